@@ -10,6 +10,9 @@
 // Measured with 257 keys, 6 heads, bf16, 12 layers in turn (bench/LOG.md, 2026-11-23), per layer on an H200 beside a
 // copy at 4.06 TB/s: 64 frames forward 8.61 us (72 % of the copy's speed), backward 15.74 us (79 %); 512 frames 50.5 us
 // (98 %) and 104.9 us (95 %). On an H100 at 64 frames 11.12 us (77 %) and 20.74 us (82 %).
+#include "common/cuda_copies.cuh"
+#include "common/cuda_math.cuh"
+#include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "decode_attention.h"
 
@@ -29,7 +32,6 @@ constexpr int min_blocks = 64; // they share the zeroing of padding rows
 constexpr int forward_depth = 3;
 template <int group_heads>
 constexpr int backward_depth = group_heads == 1 ? 4 : 3;
-constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
 
 // How a block's threads are laid out on rows of head_dim elements.
 template <class T, int head_dim>
@@ -62,12 +64,6 @@ __device__ float max_over_groups(float value) {
   for (int lane_mask = lanes; lane_mask < warp_size; lane_mask *= 2)
     value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane_mask));
   return value;
-}
-
-__device__ float exp2_approx(float exponent) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
-  return power;
 }
 
 // A 32-bit multiply-add to a 64-bit address in one instruction, which the compiler does not find by itself.
@@ -173,27 +169,16 @@ class RowVector<T, 64, true> {
   }
   __device__ float dot(const P& pack) const {
     float low[4] = {}, high[4] = {}; // a thread has columns 2 (t % 4) and the next: both halves of row t % 4
-    multiply(low, first_.bits.at[0], second_.bits.at[0], first_.bits.at[1], second_.bits.at[1], pack.bits.at[0],
-             pack.bits.at[1]);
-    multiply(high, first_.bits.at[2], second_.bits.at[2], first_.bits.at[3], second_.bits.at[3], pack.bits.at[2],
-             pack.bits.at[3]);
+    const auto multiply = [&](float(&sum)[4], int i) {
+      mma_16x8x16<T>(sum, {first_.bits.at[i], second_.bits.at[i], first_.bits.at[i + 1], second_.bits.at[i + 1]},
+                     pack.bits.at[i], pack.bits.at[i + 1]);
+    };
+    multiply(low, 0);
+    multiply(high, 2);
     return __shfl_sync(0xffffffffu, low[0] + low[3] + (high[0] + high[3]), threadIdx.x % warp_size / 8, 4);
   }
 
  private:
-  __device__ static void multiply(float (&sum)[4], std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d,
-                                  std::uint32_t x, std::uint32_t y) {
-    if constexpr (std::is_same_v<T, BFloat16>)
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-          : "r"(a), "r"(b), "r"(c), "r"(d), "r"(x), "r"(y));
-    else
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-          : "r"(a), "r"(b), "r"(c), "r"(d), "r"(x), "r"(y));
-  }
   P first_, second_;
 };
 
@@ -222,28 +207,28 @@ class KeyRows {
     remainder_ = static_cast<unsigned>(keys) % S::groups;
     steps_ = static_cast<unsigned>(keys) / S::groups;
     if (has_remainder()) fetch(0, depth, row_ < remainder_);
-    commit();
+    cp_async_commit();
 #pragma unroll
     for (unsigned step = 0; step < depth; ++step) {
       if (step < steps_) fetch(remainder_ + step * S::groups, step);
-      commit();
+      cp_async_commit();
     }
   }
   // Calls body(key, whether the key exists, k, v) for every row.
   template <class Body>
   __device__ void each(const Body& body) {
     if (has_remainder()) {
-      wait<depth>();
+      cp_async_wait<depth>();
       body(row_, row_ < remainder_, *buffered(depth, 0), *buffered(depth, 1));
     }
     unsigned slot = 0;
 #pragma unroll 1
     for (unsigned step = 0; step < steps_; ++step) {
-      wait<depth - 1>();
+      cp_async_wait<depth - 1>();
       const unsigned row = remainder_ + step * S::groups;
       const P k = *buffered(slot, 0), v = *buffered(slot, 1);
       if (step + depth < steps_) fetch(row + depth * S::groups, slot);
-      commit();
+      cp_async_commit();
       body(row + row_, true, k, v);
       slot = slot + 1 == depth ? 0 : slot + 1;
     }
@@ -260,19 +245,8 @@ class KeyRows {
   // Rows that do not exist are read as zeros.
   __device__ void fetch(unsigned row, unsigned slot, bool is_there = true) {
     const unsigned to = shared_ + slot * 2 * threads * static_cast<unsigned>(sizeof(P));
-    copy(to, offset_pointer(k_, row, k_row_), is_there);
-    copy(to + threads * static_cast<unsigned>(sizeof(P)), offset_pointer(v_, row, v_row_), is_there);
-  }
-  __device__ static void copy(unsigned to, const char* from, bool is_there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
-                 : "memory");
-  }
-  __device__ static void commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  template <int fetches>
-  __device__ static void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(fetches) : "memory");
+    cp_async_16_if(to, offset_pointer(k_, row, k_row_), is_there);
+    cp_async_16_if(to + threads * static_cast<unsigned>(sizeof(P)), offset_pointer(v_, row, v_row_), is_there);
   }
 
   unsigned row_, remainder_ = 0, steps_ = 0;

@@ -68,11 +68,6 @@ __device__ void round_to(AFragments& left, const float (&x)[32]) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) left[i / 4][i % 4] = rounded<T>(x[2 * i], x[2 * i + 1]);
 }
-__device__ float exp2_approx(float value) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
 // Keeps the compiler from computing what follows from the value ahead of a loop, which takes registers inside.
 __device__ int opaque(int value) {
   asm volatile("" : "+r"(value));

@@ -1,12 +1,12 @@
 // short_backward.cuh: what both kernels of the short backward know of a call.
 #pragma once
+#include "common/cuda_math.cuh"
 #include "common/cuda_packs.cuh"
 #include "short_backward.h"
 
 namespace fvlm::plugins {
 
 constexpr int head_dim = short_head_dim, tile_rows = 64;
-constexpr float log2_e = 1.44269504088896340736f;
 
 // Of a tile of queries: the logsumexp of their scaled scores to base 2, infinite where a query has no key, and delta,
 // the product of out and d_out.

@@ -5,6 +5,8 @@
 // and t / 4 + 8.
 #pragma once
 
+#include "common/cuda_copies.cuh"
+#include "common/cuda_math.cuh"
 #include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "problem.h"
@@ -17,7 +19,6 @@ using std::int64_t;
 constexpr int pack = 8, packs = head_dim / pack; // elements of 16 bytes, and how many such packs a row has
 constexpr int row_bytes = head_dim * 2;
 constexpr int blocks = head_dim / 8; // of 8 columns
-constexpr float log2_e = 1.44269504088896340736f;
 
 __device__ inline int thread_index() {
   return static_cast<int>(threadIdx.x);
@@ -51,22 +52,6 @@ struct Tile {
   }
   __device__ Tile rows_from(int row) const { return {memory + row * row_bytes}; } // row has to be a multiple of 8
 };
-
-// cp.async copies of 16 or 4 bytes; the groups of a thread complete in order.
-__device__ inline void cp_async_16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ inline void cp_async_4(void* to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ inline void cp_async_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits for all groups but the last `groups`.
-template <int groups>
-__device__ void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
-}
 
 struct Fragment {
   std::uint32_t at[4];
@@ -156,12 +141,6 @@ __device__ float quad_sum(float value) {
 __device__ inline float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-__device__ inline float exp2_approx(float value) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
-  return power;
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 // float32.
 #pragma once
 
+#include "common/cuda_math.cuh"
 #include "common/gelu_form.h"
 
 #include <fvlm/cuda.hpp>
@@ -15,23 +16,9 @@ namespace fvlm::plugins {
 template <class Element>
 inline constexpr bool uses_fast_math = sizeof(Element) == 2;
 
-constexpr float log2_e = 1.4426950408889634f;
-
-// By the special function units; numbers below 2^-126 count as zero.
-__device__ inline float fast_exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-__device__ inline float fast_reciprocal(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 template <class Element>
 __device__ float sigmoid(float x) {
-  return uses_fast_math<Element> ? fast_reciprocal(1 + fast_exp2(x * -log2_e)) : 1 / (1 + expf(-x));
+  return uses_fast_math<Element> ? reciprocal_approx(1 + exp2_approx(x * -log2_e)) : 1 / (1 + expf(-x));
 }
 
 // For 16-bit results: the normal CDF at -a is approximated by 2^p(a), and GELU's derivative at -a by (root - a) 2^q(a),
@@ -53,7 +40,7 @@ __device__ float exp2_polynomial(const float (&coefficients)[size], float a) {
   float exponent = coefficients[size - 1];
 #pragma unroll
   for (int i = size - 2; i >= 0; --i) exponent = fmaf(exponent, a, coefficients[i]);
-  return fast_exp2(exponent);
+  return exp2_approx(exponent);
 }
 
 // Relative error up to a = 4: at most 1.4e-4 for bfloat16 and 3.3e-6 for half.
@@ -98,8 +85,8 @@ __device__ float gelu_derivative(float x) {
   if constexpr (uses_fast_math<Element>) {
     // Abramowitz and Stegun 7.1.26, halved; error at most 1.5e-7. Its exp(-z^2) is the density.
     constexpr float half_log2_e = 0.72134752044448170f;
-    density = fast_exp2(x * x * -half_log2_e);
-    const float t = fast_reciprocal(fmaf(0.3275911f * root_half, a, 1));
+    density = exp2_approx(x * x * -half_log2_e);
+    const float t = reciprocal_approx(fmaf(0.3275911f * root_half, a, 1));
     const float outside =
         fmaf(t, fmaf(t, fmaf(t, fmaf(t, 0.5307027145f, -0.7265760135f), 0.7107068705f), -0.142248368f), 0.127414796f) *
         t;

@@ -358,7 +358,7 @@ template <class L>
 __device__ void consume(Shared<L>& s, const Problem& p, const Part<L>& part, const SmallOperands<L>& small) {
   small.load(p, part);
   Sums<L> sums;
-  wait_for_copies();
+  cp_async_wait_all();
   sync_threads<1, L::consumers>();
   sums.run(s, p, part, small);
   wait_for_previous_kernel(); // for the residual, and for whoever reads what y was before

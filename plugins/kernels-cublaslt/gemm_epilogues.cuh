@@ -88,7 +88,7 @@ struct FusedSigmoidGelu {
  private:
   __device__ static float opening(float x) {
     const float exponent = with_tanh ? x * fmaf(-log2_e * cubic * x, x, -log2_e * linear) : x * (-log2_e * linear);
-    return fast_reciprocal(1 + fast_exp2(exponent));
+    return reciprocal_approx(1 + exp2_approx(exponent));
   }
 };
 

@@ -7,6 +7,7 @@
 // them from shared memory twice: as they are, and transposed by ldmatrix. The warps' shares of d_x are added up in
 // shared memory. A second kernel adds what blocks have of the same d_x and d_weight, in order, so that results are
 // deterministic.
+#include "common/cuda_copies.cuh"
 #include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "narrow_gradients.h"
@@ -47,13 +48,6 @@ struct Shared {
   float d_x[2][warps][group_rows][inner];
 };
 
-// 16 bytes from memory to shared memory; zeros where `exists` is false.
-__device__ inline void copy_async(void* to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(exists ? 16 : 0)
-               : "memory");
-}
-
 __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -87,14 +81,14 @@ struct Warp {
       const int r = i / (warp_columns / pack), each = i % (warp_columns / pack), column = first_column + each * pack;
       const bool exists = row + r < p.rows && column < p.width;
       const T* from = static_cast<const T*>(p.d_y) + (exists ? (row + r) * p.d_y_stride + column : 0);
-      copy_async(&to.d_y[r][place(r, each)], from, exists);
+      cp_async_16_if(shared_address(&to.d_y[r][place(r, each)]), from, exists);
     }
 #pragma unroll
     for (int i = lane; i < step_rows * (inner / pack); i += lanes) {
       const int r = i / (inner / pack), feature = i % (inner / pack) * pack;
       const bool exists = row + r < p.rows && feature < p.inner;
       const T* from = static_cast<const T*>(p.x) + (exists ? (row + r) * p.x_stride + feature : 0);
-      copy_async(&to.x[r][i % (inner / pack)], from, exists);
+      cp_async_16_if(shared_address(&to.x[r][i % (inner / pack)]), from, exists);
     }
   }
 
@@ -156,7 +150,7 @@ __global__ void __launch_bounds__(threads, 1) narrow_gradients_kernel(const Prob
   float d_weight[inner / 16][warp_columns / 8][4] = {};
   const auto load = [&](int step) {
     if (step < steps) warp.load(step, first_row + step * step_rows);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    cp_async_commit();
   };
   for (int step = 0; step < stages - 1; ++step) load(step);
   warp.load_weight(weight);
@@ -166,7 +160,7 @@ __global__ void __launch_bounds__(threads, 1) narrow_gradients_kernel(const Prob
 #pragma unroll
     for (int half = 0; half < group_steps; ++half) {
       const int step = (group - begin) * group_steps + half;
-      asm volatile("cp.async.wait_group %0;" ::"n"(stages - 2) : "memory");
+      cp_async_wait<stages - 2>();
       __syncwarp(); // all lanes' copies of this step are there, and all have read the stage that is loaded next
       load(step + stages - 1);
       float d_x[features][4] = {};

@@ -1,3 +1,4 @@
+#include "common/cuda_math.cuh"
 #include "common/cuda_packs.cuh"
 #include "finalize.h"
 #include "softcap.cuh"
@@ -10,7 +11,6 @@ namespace {
 using std::int64_t;
 
 constexpr int threads = 128, warps = threads / warp_size;
-constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
 // With this headroom the label's exponential is 2^-56, so the sum of a row can be as small as that without underflow,
 // and as large as 2^64, which is a loss of 83. For larger losses the row is recomputed from its largest logit.
 constexpr float headroom = 56, max_total = 0x1p64f;

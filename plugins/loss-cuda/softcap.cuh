@@ -1,6 +1,7 @@
 // softcap.cuh: bounded logits, bound * tanh(logit / bound), computed in float32.
 #pragma once
 
+#include "common/cuda_math.cuh"
 #include "softcap.h"
 
 #include <cmath>
@@ -9,16 +10,13 @@ namespace fvlm::plugins {
 
 // With one exponential and one reciprocal: tanh(x) = 1 - 2 / (1 + exp(2x)). The error is below 5e-7 of the bound.
 __device__ inline float bound_fast(const Softcap& softcap, float logit) {
-  float exponential, part; // part: (1 - tanh) / 2
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(logit * softcap.rate));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1 + exponential));
+  const float part = reciprocal_approx(1 + exp2_approx(logit * softcap.rate)); // (1 - tanh) / 2
   return fmaf(-2 * softcap.bound, part, softcap.bound);
 }
 
 // The derivative of the bounded logit by the logit: 1 - tanh^2.
 __device__ inline float slope_of(const Softcap& softcap, float bounded) {
-  constexpr float two_log2_e = 2 * 1.44269504088896340736f;
-  const float tangent = bounded * softcap.rate * (1 / two_log2_e);
+  const float tangent = bounded * softcap.rate * (1 / (2 * log2_e));
   return fmaf(-tangent, tangent, 1);
 }
 

@@ -4,6 +4,7 @@
 //
 // Measured on an H100 for a chunk of 512 tokens and a vocabulary of 49,152 in bf16 (bench/LOG.md, 2026-11-22): 38 us,
 // 2.6 TB/s.
+#include "common/cuda_math.cuh"
 #include "common/cuda_packs.cuh"
 #include "softcap.cuh"
 #include "softmax_rows.h"
@@ -18,7 +19,6 @@ using std::int64_t;
 
 constexpr int threads = 512, warps = threads / 32;
 constexpr int max_kept = 12; // packs of 16 bytes that a thread keeps: 49,152 words of 16 bits per block
-constexpr float log2_e = 1.44269504088896340736f;
 
 // exp(x - shift). For 16-bit logits the fast exponential is accurate enough.
 template <class T>

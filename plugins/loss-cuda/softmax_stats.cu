@@ -8,6 +8,7 @@
 //
 // Measured on an H100 for 512 tokens, width 576 and a vocabulary of 49,152 (bench/LOG.md, 2026-11-22): 54.9 us, where
 // cuBLASLt takes 51.1 us for the logits alone.
+#include "common/cuda_math.cuh"
 #include "common/cuda_tensor_map.h"
 #include "ping_pong.cuh"
 #include "softcap.cuh"
@@ -43,7 +44,6 @@ struct alignas(8 * box_row_bytes) Shared {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
 
 constexpr int halves = 2, column_boxes = tile_columns / box_width; // of a tile
-constexpr float log2_e = 1.44269504088896340736f;
 using TileAccumulator = Accumulator<tile_columns>;
 
 // The tiles of a block: some of those in one row of tiles.
@@ -118,12 +118,6 @@ __device__ void multiply_tile(TileAccumulator (&sum)[halves], Shared& s, int chu
   }
   wgmma_wait<0>();
   s.ping_pong.release(last);
-}
-
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // The epilogue of a warp: 16 rows of each half of a tile. capped: the logits are bounded.

@@ -87,7 +87,7 @@ class ResidentX {
       }
       if constexpr (L::normed) store_squares(thread);
     }
-    wait_for_copies();
+    cp_async_wait_all();
     sync_consumers();
   }
 
