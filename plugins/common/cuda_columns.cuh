@@ -135,7 +135,7 @@ inline SumGrid sum_grid(const Device& device, std::int64_t rows, std::int64_t pa
 // Launches the operation over [rows, width].
 template <class ColumnOperation>
 void launch_column_kernel(const Device& device, std::int64_t rows, std::int64_t width, const ColumnOperation& operation,
-                          const GradientSums& sums = {}) {
+                          const GradientSums& sums) {
   constexpr int rows_in_flight = ColumnOperation::rows_in_flight;
   if (rows == 0 || width == 0) return;
   const auto unsupported = [width] {

@@ -215,7 +215,6 @@ __device__ void fence_accumulators(float (&sum)[size]) {
 // holds, of every 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
 template <int columns>
 using Accumulator = float[columns / 2];
-using Accumulator128 = Accumulator<128>;
 
 #define FVLM_FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define FVLM_SIXTEEN(i) FVLM_FOUR(i), FVLM_FOUR(i + 4), FVLM_FOUR(i + 8), FVLM_FOUR(i + 12)
