@@ -43,6 +43,16 @@ inline void check_segments(const fvlm_optimizer_query& query) {
   }
 }
 
+// Refuses element types that with_element_types() does not know, and throws like check_segments().
+inline sdk::Support fits_arena(const fvlm_optimizer_query& query) {
+  if (!sdk::is_one_of<float, sdk::BFloat16, sdk::Half>(query.gradient_dtype))
+    return sdk::refuse("gradients in %s are not supported", sdk::name_of(query.gradient_dtype));
+  if (!sdk::is_one_of<float, sdk::BFloat16, sdk::Half>(query.parameter_dtype))
+    return sdk::refuse("parameters in %s are not supported", sdk::name_of(query.parameter_dtype));
+  check_segments(query);
+  return sdk::accept(1, "known types");
+}
+
 // The data of a flat, contiguous buffer of exactly `elements` values of this type.
 template <class Element, class Tensor>
 Element* flat(Tensor* tensor, const char* name, std::int64_t elements) {

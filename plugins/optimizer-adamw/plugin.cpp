@@ -5,7 +5,7 @@
 namespace fvlm::plugins {
 namespace {
 
-using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States;
+using sdk::Support, sdk::States;
 
 constexpr std::int64_t grain = 1 << 15;
 
@@ -21,13 +21,7 @@ class Adamw : public sdk::Optimizer {
 
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype)) {
-      return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
-    }
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
-      return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
-    }
-    check_segments(query);
+    if (Support no = fits_arena(query); no.score == 0) return no;
     return sdk::accept(100, "one pass, %s", name_of(cpu_level()));
   }
 

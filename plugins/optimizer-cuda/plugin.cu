@@ -16,11 +16,7 @@ using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States;
 
 // Also checked by every call.
 Support fits(const fvlm_optimizer_query& query) {
-  if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype))
-    return sdk::refuse("gradients in %s are not supported", sdk::name_of(query.gradient_dtype));
-  if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype))
-    return sdk::refuse("parameters in %s are not supported", sdk::name_of(query.parameter_dtype));
-  check_segments(query);
+  if (Support no = fits_arena(query); no.score == 0) return no;
   return sdk::accept(300, "one launch, one pass");
 }
 

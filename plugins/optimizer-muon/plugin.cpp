@@ -9,7 +9,7 @@
 namespace fvlm::plugins {
 namespace {
 
-using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States, sdk::Failure;
+using sdk::Support, sdk::States, sdk::Failure;
 
 constexpr std::int64_t tiles_per_task = 8; // of one row of tiles
 
@@ -67,13 +67,7 @@ class Muon : public sdk::Optimizer {
 
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype)) {
-      return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
-    }
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
-      return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
-    }
-    check_segments(query);
+    if (Support no = fits_arena(query); no.score == 0) return no;
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
       if (query.segments[i].rows == 1) {
         return sdk::refuse("segment %lld is a vector: muon updates matrices only; use adamw for vectors",

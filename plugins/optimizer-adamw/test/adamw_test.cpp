@@ -163,10 +163,10 @@ TEST_F(AdamwTest, refusals_say_why) {
   EXPECT_STREQ(support_of(plugin, query).reason, "runs on the CPU only");
   query = arena.query();
   query.gradient_dtype = {FVLM_FLOAT, 64, 1};
-  EXPECT_STREQ(support_of(plugin, query).reason, "gradients in float64 not supported");
+  EXPECT_STREQ(support_of(plugin, query).reason, "gradients in float64 are not supported");
   query = arena.query();
   query.parameter_dtype = {FVLM_INT, 8, 1};
-  EXPECT_STREQ(support_of(plugin, query).reason, "parameters in int8 not supported");
+  EXPECT_STREQ(support_of(plugin, query).reason, "parameters in int8 are not supported");
 }
 
 TEST_F(AdamwTest, broken_arguments_are_refused_and_change_nothing) {
