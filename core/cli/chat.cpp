@@ -56,9 +56,7 @@ Options chat_options() {
 int chat_with_model(Arguments arguments) {
   const auto parsed = chat_options().parse(arguments);
   if (!parsed) return 0;
-  ChatSettings settings{sampling_of(*parsed), parsed->integer_or("max-tokens", 512), draft_tokens_of(*parsed)};
-  if (settings.max_tokens < 1)
-    throw Error(ErrorKind::usage, "--max-tokens: expected 1 or more, got {}", settings.max_tokens);
+  ChatSettings settings{sampling_of(*parsed), parsed->integer_or("max-tokens", 512, 1), draft_tokens_of(*parsed)};
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
   const auto history_file = parsed->value("history");
   if (history_file && !is_terminal)

@@ -4,7 +4,6 @@
 #include "base/table.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "budget/described_model.h"
 #include "budget/frame_rows.h"
 #include "cli/data_check.h"
 #include "cli/data_convert.h"
@@ -224,8 +223,7 @@ int data_stats(Arguments arguments) {
   with_stage_options(options).value("samples", "N", "number of samples; default 2000");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const int64_t samples = parsed->integer_or("samples", 2000);
-  if (samples < 1) throw Error(ErrorKind::usage, "--samples: expected 1 or more");
+  const int64_t samples = parsed->integer_or("samples", 2000, 1);
   OpenStage opened(*parsed);
   Progress progress("reading");
   const auto padding = train::padding_of(opened.resolved.plan, *opened.data, at::Device(default_device()));
@@ -319,8 +317,7 @@ int data_show(Arguments arguments) {
       .value("out", "FILE", "write the frames to this PNG; none: as without it");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const int64_t position = parsed->integer_or("N", 0);
-  if (position < 0) throw Error(ErrorKind::usage, "N: expected 0 or more, got {}", position);
+  const int64_t position = parsed->integer_or("N", 0, 0);
   const OpenStage opened(*parsed);
   const train::StageData& data = *opened.data;
 

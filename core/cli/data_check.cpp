@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "base/terminal.h"
-#include "base/text.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -135,9 +134,7 @@ int data_check(Arguments arguments) {
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const int64_t threads = parsed->integer_or("threads", 0);
-  if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, "--threads: expected 1 to 1024, got {}", threads);
+  const int64_t threads = parsed->integer_or("threads", 0, 1, 1024);
   const auto resolved = recipe::resolve(recipe_request(*parsed));
   require_positions(resolved);
   const auto only = parsed->value("stage");

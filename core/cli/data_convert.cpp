@@ -33,8 +33,7 @@ int data_convert(Arguments arguments) {
   (parsed->flag("text") ? source.text : source.shards) = parsed->values("FORM");
   source.root = parsed->value("root");
   source.fields = source_fields(*parsed);
-  const int64_t mib = parsed->integer_or("size", 1024);
-  if (mib < 1 || mib > (1 << 20)) throw Error(ErrorKind::usage, "--size: expected 1 to 1048576, got {}", mib);
+  const int64_t mib = parsed->integer_or("size", 1024, 1, 1 << 20);
   if (source.patterns().empty()) throw Error(ErrorKind::usage, "no file or folder is named");
 
   const std::string out = *parsed->value("out");

@@ -49,9 +49,7 @@ Options& with_draft_options(Options& options) {
 
 int64_t draft_tokens_of(const ParsedOptions& parsed) {
   const bool has_model = parsed.value("draft").has_value();
-  const int64_t tokens = parsed.integer_or("speculate", has_model ? usual_drafts_of_a_model : 0);
-  if (tokens < 0 || tokens > most_drafts)
-    throw Error(ErrorKind::usage, "--speculate: expected 0 to {} tokens, got {}", most_drafts, tokens);
+  const int64_t tokens = parsed.integer_or("speculate", has_model ? usual_drafts_of_a_model : 0, 0, most_drafts);
   if (has_model && tokens == 0)
     throw Error(ErrorKind::usage, "--draft has no effect with --speculate 0").advise("leave one of them out");
   return tokens;

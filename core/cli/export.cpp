@@ -17,8 +17,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 namespace fvlm::cli {
 
 Options export_options() {
@@ -113,10 +111,8 @@ int run_export(Arguments arguments) {
   if (parsed->value("gguf")) return export_gguf(*parsed);
   if (parsed->flag("decoder-only")) throw Error(ErrorKind::usage, "--decoder-only needs --gguf");
   std::string out = *parsed->value("out");
-  std::optional<DType> dtype;
-  if (const auto word = parsed->value("dtype"))
-    dtype = dtype_of_option(*word);
-  else if (!parsed->flag("huggingface"))
+  const auto dtype = dtype_option(*parsed);
+  if (!dtype && !parsed->flag("huggingface"))
     throw Error(ErrorKind::usage, "--dtype is missing: bf16, fp16 or fp32, the dtype of the weights");
   const auto model = resolve_model(*parsed->value("MODEL"));
   TransferReport report;

@@ -61,9 +61,8 @@ plan::Quantization quantization_of(const ParsedOptions& parsed, const std::files
 quantize::Calibration calibration_of(const ParsedOptions& parsed, const std::filesystem::path& folder,
                                      Registry& registry) {
   const auto recipe = parsed.value("calibrate");
-  const int64_t samples = parsed.integer_or("calibration-samples", 256);
   if (!recipe) return {};
-  if (samples < 1) throw Error(ErrorKind::usage, "--calibration-samples: expected 1 or more");
+  const int64_t samples = parsed.integer_or("calibration-samples", 256, 1);
   const auto resolved = recipe::resolve(recipe_request(parsed, *recipe));
   const model::Execution execution = execution_of(parsed);
   ops::Operations operations(registry, execution.operations());
@@ -87,7 +86,7 @@ int export_quantized_model(Arguments arguments) {
   request.out = out;
   request.quantization = quantization_of(*parsed, request.model);
   require_matches(parsed->values("skip"), ModelDirectory::open(request.model));
-  if (const auto word = parsed->value("dtype")) request.dtype = dtype_of_option(*word);
+  request.dtype = dtype_option(*parsed);
   const auto registry = open_registry(*parsed);
   initialize_device("cpu");
   request.calibration = calibration_of(*parsed, request.model, *registry);

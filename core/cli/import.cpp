@@ -13,17 +13,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <optional>
-
 namespace fvlm::cli {
 namespace {
-
-int64_t integer_in_range(const ParsedOptions& parsed, const char* name, int64_t min, int64_t max, int64_t value) {
-  int64_t number = parsed.integer_or(name, value);
-  if (number < min || number > max)
-    throw Error(ErrorKind::usage, "--{}: expected {} to {}, got {}", name, min, max, number);
-  return number;
-}
 
 // "a" of "models/a/".
 std::string last_name(const std::string& folder) {
@@ -127,11 +118,6 @@ Options import_options() {
   return options;
 }
 
-std::optional<DType> dtype_of(const ParsedOptions& parsed) {
-  const auto dtype = parsed.value("dtype");
-  return dtype ? std::optional(dtype_of_option(*dtype)) : std::nullopt;
-}
-
 WholeImportRequest whole_request(const ParsedOptions& parsed) {
   for (const char* other : {"vision", "decoder", "connector", "seed", "query-dim", "visual-scale"})
     if (parsed.value(other))
@@ -164,9 +150,9 @@ ImportRequest parts_request(const ParsedOptions& parsed) {
           .advise("leave out --query-dim and --seed");
     request.connector = *file;
   }
-  request.seed = static_cast<uint64_t>(integer_in_range(parsed, "seed", 0, INT64_MAX, 42));
+  request.seed = static_cast<uint64_t>(parsed.integer_or("seed", 42, 0));
   connector::Foveated connector;
-  connector.query_dim = integer_in_range(parsed, "query-dim", 1, 1 << 20, connector.query_dim);
+  connector.query_dim = parsed.integer_or("query-dim", connector.query_dim, 1, 1 << 20);
   double& visual_scale = connector.visual_scale;
   visual_scale = parsed.number_or("visual-scale", visual_scale);
   if (!(visual_scale >= 1e-12 && visual_scale <= 1e12))
@@ -185,7 +171,7 @@ TransferReport import_as(TransferReport (*import)(const Request&, const Transfer
                          const ParsedOptions& parsed) {
   const std::string out = *parsed.value("out");
   request.out = out;
-  request.dtype = dtype_of(parsed);
+  request.dtype = dtype_option(parsed);
   request.name = parsed.value_or("name", last_name(out));
   const InterruptibleWrites interruptible;
   Progress progress("writing " + out);

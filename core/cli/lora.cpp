@@ -1,6 +1,5 @@
 // fvlm-engine lora: adapters in and out of model directories, and added to their base.
 #include "base/interrupt.h"
-#include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
@@ -26,8 +25,7 @@ int lora_merge(Arguments arguments) {
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  std::optional<DType> dtype;
-  if (const auto word = parsed->value("dtype")) dtype = dtype_of_option(*word);
+  const auto dtype = dtype_option(*parsed);
   const std::string out = *parsed->value("out");
   const auto model = resolve_model(*parsed->value("MODEL"));
   initialize_device("cpu");

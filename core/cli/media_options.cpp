@@ -81,17 +81,15 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
     out.media.image_size = size->height;
   const bool has_settings = read_training_settings(model, out);
-  out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
-  out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);
-  out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames);
+  out.media.image_size = parsed.integer_or("image-size", out.media.image_size, 1);
+  out.media.max_frames = parsed.integer_or("frames", out.media.max_frames, 1);
+  out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames, 1);
   if (const auto name = parsed.value("chat-template"))
     out.chat_template = *name == chatml ? std::nullopt : name;
   else if (!has_settings && config.vision.max_bytes == 0)
     out.chat_template = own_chat_template(tokenizer);
   if (out.chat_template && !has_settings) out.system.clear(); // the template says itself what stands there
   out.system = parsed.value_or("system", out.system);
-  if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
-    throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   if (parsed.value("image-frames")) refuse_frames_of(parsed, out.media);
   return out;
 }

@@ -93,9 +93,13 @@ std::string ParsedOptions::shown_name(const std::string& name) const {
   return positionals_.contains(name) ? name : "--" + name;
 }
 
-int64_t ParsedOptions::integer_or(const std::string& name, int64_t default_value) const {
-  auto text = value(name);
-  return text ? parsed_number<int64_t>(shown_name(name), *text, "an integer") : default_value;
+int64_t ParsedOptions::integer_or(const std::string& name, int64_t default_value, int64_t min, int64_t max) const {
+  const auto text = value(name);
+  if (!text) return default_value;
+  const auto number = parsed_number<int64_t>(shown_name(name), *text, "an integer");
+  if (number >= min && number <= max) return number;
+  const std::string range = max == INT64_MAX ? fmt::format("{} or more", min) : fmt::format("{} to {}", min, max);
+  throw Error(ErrorKind::usage, "{}: expected {}, got {}", shown_name(name), range, number);
 }
 
 double ParsedOptions::number_or(const std::string& name, double default_value) const {

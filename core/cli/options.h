@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "cli/verb.h"
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -39,7 +40,9 @@ class ParsedOptions {
   std::optional<std::string> value(const std::string& name) const;
   std::string value_or(const std::string& name, std::string default_value) const;
   std::vector<std::string> values(const std::string& name) const; // of a repeated option, or of remaining()
-  int64_t integer_or(const std::string& name, int64_t default_value) const;
+  // Throws Error(usage) for a number that is given and is below `min` or above `max`.
+  int64_t integer_or(const std::string& name, int64_t default_value, int64_t min = INT64_MIN,
+                     int64_t max = INT64_MAX) const;
   double number_or(const std::string& name, double default_value) const;
 
  private:

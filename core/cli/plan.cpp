@@ -178,11 +178,11 @@ int run_plan(Arguments arguments) {
   }
   require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
-  const int64_t ranks = parsed->integer_or("ranks", 1);
+  const int64_t ranks = parsed->integer_or("ranks", 1, 1);
   if (parsed->value("memory-mib") && !parsed->flag("budget"))
     throw Error(ErrorKind::usage, "--memory-mib: expected beside --budget");
-  if (ranks < 1 || (parsed->value("ranks") && !parsed->flag("budget")))
-    throw Error(ErrorKind::usage, "--ranks: expected a number of at least 1, beside --budget");
+  if (parsed->value("ranks") && !parsed->flag("budget"))
+    throw Error(ErrorKind::usage, "--ranks: expected beside --budget");
   if (parsed->flag("budget"))
     print_budget(resolved.plan, {device, ranks, requested_memory(*parsed, resolved.plan, false)},
                  *open_registry(*parsed), parsed->flag("json"));

@@ -211,13 +211,6 @@ std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const c
   return sources;
 }
 
-int64_t number(const ParsedOptions& parsed, const char* option, int64_t usual) {
-  const int64_t given = parsed.integer_or(option, usual);
-  if (parsed.value(option) && given < 1)
-    throw Error(ErrorKind::usage, "--{}: expected a number of at least 1, got {}", option, given);
-  return given;
-}
-
 RecipeDraft draft_of(const ParsedOptions& parsed) {
   RecipeDraft draft;
   const fs::path file = *parsed.value("FILE");
@@ -231,14 +224,14 @@ RecipeDraft draft_of(const ParsedOptions& parsed) {
     throw Error(ErrorKind::usage, "'{}' cannot be the name of a run", draft.name)
         .advise("letters, digits, '_', '-' and '.'");
   read_model(parsed, draft);
-  draft.lora_rank = parsed.value("lora") ? number(parsed, "lora", 16) : 0;
+  draft.lora_rank = parsed.integer_or("lora", 0, 1);
   draft.train = sources_of(parsed, "data", "text");
   draft.held_out = sources_of(parsed, "held-out", nullptr);
   if (draft.train.empty()) throw Error(ErrorKind::usage, "no data are named").advise("--data train.jsonl, for example");
   draft.root = parsed.value("root");
-  if (parsed.value("image-frames")) draft.image_frames = number(parsed, "image-frames", 1);
-  draft.epochs = number(parsed, "epochs", 1);
-  draft.batch = number(parsed, "batch", 16);
+  if (parsed.value("image-frames")) draft.image_frames = parsed.integer_or("image-frames", 1, 1);
+  draft.epochs = parsed.integer_or("epochs", 1, 1);
+  draft.batch = parsed.integer_or("batch", 16, 1);
   return draft;
 }
 

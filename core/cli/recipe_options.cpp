@@ -119,10 +119,7 @@ nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok
 
 int64_t requested_memory(const ParsedOptions& parsed, const plan::Plan& plan, bool always) {
   if (!parsed.value("memory-mib")) return 0;
-  constexpr int64_t most = int64_t{1} << 30;
-  const int64_t mebibytes = parsed.integer_or("memory-mib", 0);
-  if (mebibytes < 1 || mebibytes > most)
-    throw Error(ErrorKind::usage, "--memory-mib: expected a number from 1 to {}, got {}", grouped(most), mebibytes);
+  const int64_t mebibytes = parsed.integer_or("memory-mib", 0, 1, 1 << 30);
   const bool fills =
       std::ranges::any_of(plan.stages, [](const plan::Stage& stage) { return stage.packing.tokens.fill_memory; });
   if (!always && !fills)

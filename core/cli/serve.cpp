@@ -53,12 +53,6 @@ Options serve_options() {
   return options;
 }
 
-int64_t positive(const ParsedOptions& parsed, const char* name, int64_t usual) {
-  const int64_t value = parsed.integer_or(name, usual);
-  if (value < 1) throw Error(ErrorKind::usage, "--{}: expected 1 or more, got {}", name, value);
-  return value;
-}
-
 std::string token_of(const ParsedOptions& parsed) {
   const auto file = parsed.value("token-file");
   const char* variable = std::getenv("FVLM_SERVE_TOKEN");
@@ -88,16 +82,16 @@ int serve_model(Arguments arguments) {
   const auto parsed = serve_options().parse(arguments);
   if (!parsed) return 0;
   HttpLimits http;
-  http.body_bytes = static_cast<uint64_t>(positive(*parsed, "body-limit", 32)) << 20;
-  http.connections = positive(*parsed, "connections", http.connections);
-  http.idle = std::chrono::seconds(positive(*parsed, "idle", http.idle.count()));
-  http.first_byte = std::chrono::seconds(positive(*parsed, "patience", http.first_byte.count()));
+  http.body_bytes = static_cast<uint64_t>(parsed->integer_or("body-limit", 32, 1)) << 20;
+  http.connections = parsed->integer_or("connections", http.connections, 1);
+  http.idle = std::chrono::seconds(parsed->integer_or("idle", http.idle.count(), 1));
+  http.first_byte = std::chrono::seconds(parsed->integer_or("patience", http.first_byte.count(), 1));
   serve::ServiceLimits limits;
-  limits.requests = positive(*parsed, "queue", limits.requests);
-  limits.cache_rows = positive(*parsed, "cache-rows", limits.cache_rows);
-  if (parsed->value("prefill-rows")) limits.prefill_rows = positive(*parsed, "prefill-rows", 1);
+  limits.requests = parsed->integer_or("queue", limits.requests, 1);
+  limits.cache_rows = parsed->integer_or("cache-rows", limits.cache_rows, 1);
+  limits.prefill_rows = parsed->integer_or("prefill-rows", limits.prefill_rows, 1);
   limits.draft_tokens = draft_tokens_of(*parsed);
-  limits.max_tokens = positive(*parsed, "max-tokens", limits.max_tokens);
+  limits.max_tokens = parsed->integer_or("max-tokens", limits.max_tokens, 1);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, "--port: {} is no port", port);
   RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
@@ -133,7 +127,7 @@ int serve_model(Arguments arguments) {
   if (token.empty() && !is_of_this_machine(host))
     log_warning("whoever reaches {} can use the model: --token-file gives the server a token that clients must present",
                 address);
-  server.run(std::chrono::seconds(positive(*parsed, "grace", 30)));
+  server.run(std::chrono::seconds(parsed->integer_or("grace", 30, 1)));
   api.stop(); // both before the server, to which they send what is left
   service.stop();
   log_info("{} answered", counted(service.counts().answered, "request"));

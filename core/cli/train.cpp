@@ -172,9 +172,7 @@ int train_stages(Arguments arguments) {
   if (request.from && request.resume)
     throw Error(ErrorKind::usage,
                 "--from and --resume are mutually exclusive: one starts a stage, the other continues one");
-  request.max_steps = parsed->integer_or("max-steps", -1);
-  if (parsed->value("max-steps") && request.max_steps < 0)
-    throw Error(ErrorKind::usage, "--max-steps: expected 0 or more");
+  request.max_steps = parsed->integer_or("max-steps", -1, 0);
   request.allow_plan_change = parsed->flag("allow-plan-change");
   if (const auto steps = parsed->value("profile")) request.profile = train::step_range(*steps);
   if (const std::string zero = parsed->value_or("zero", "0"); zero == "0" || zero == "1" || zero == "2")

@@ -47,14 +47,16 @@ void print_table(const TransferReport& report, const std::string& out) {
 
 } // namespace
 
-DType dtype_of_option(const std::string& text) {
+std::optional<DType> dtype_option(const ParsedOptions& parsed) {
+  const auto text = parsed.value("dtype");
+  if (!text) return std::nullopt;
   std::vector<std::string> names;
   for (auto [name, dtype] : dtypes) {
     if (dtype == DType::f64 || !is_floating(dtype)) continue; // can be read, but not chosen
-    if (text == name) return dtype;
+    if (*text == name) return dtype;
     names.emplace_back(name);
   }
-  throw Error(ErrorKind::usage, "--dtype: expected {}, got '{}'", join_or(names), text);
+  throw Error(ErrorKind::usage, "--dtype: expected {}, got '{}'", join_or(names), *text);
 }
 
 void print_transfer(const TransferReport& report, const std::string& out, bool json) {

@@ -3,11 +3,12 @@
 #include "cli/options.h"
 #include "model/weights/transfer.h"
 
+#include <optional>
 #include <string>
 
 namespace fvlm::cli {
 
-DType dtype_of_option(const std::string& text); // "fp32", "bf16" or "fp16"
+std::optional<DType> dtype_option(const ParsedOptions& parsed); // --dtype, "fp32", "bf16" or "fp16", where it is given
 
 Options export_options(); // of `export`, which quantizes in the module
 

@@ -231,7 +231,7 @@ class RecipeNew(unittest.TestCase):
                 ("import", ("--model", "hf", *data), 4, "import --model hf --out models/hf"),
                 ("none", data, 2, "--vision DIR and --decoder DIR"),
                 ("nothing", model, 2, "no data are named"),
-                ("zero", (*model, *data, "--lora", 0), 2, "--lora: expected a number of at least 1"),
+                ("zero", (*model, *data, "--lora", 0), 2, "--lora: expected 1 or more"),
                 ("kept", (*model, *data), 7, "the file already exists"),
                 ("a name", (*model, *data), 2, "letters, digits")):
             said = new(name, *words, code=code)

@@ -58,12 +58,10 @@ int bench_data(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::DataRequest request;
-  request.samples = parsed->integer_or("samples", request.samples);
-  request.turns = parsed->integer_or("turns", request.turns);
-  request.workers = parsed->integer_or("workers", request.workers);
-  request.size = parsed->integer_or("size", request.size);
-  if (request.samples < 1 || request.turns < 1 || request.workers < 1 || request.size < 1)
-    throw Error(ErrorKind::usage, "--samples, --turns, --workers and --size: expected 1 or more");
+  request.samples = parsed->integer_or("samples", request.samples, 1);
+  request.turns = parsed->integer_or("turns", request.turns, 1);
+  request.workers = parsed->integer_or("workers", request.workers, 1);
+  request.size = parsed->integer_or("size", request.size, 1);
   const std::string device = parsed->value_or("device", "cpu");
   initialize_device(device);
   request.device = at::Device(device);

@@ -69,8 +69,7 @@ int bench_end_to_end(Arguments arguments) {
   request.workers = parsed->integer_or("workers", request.workers);
   request.seconds = parsed->number_or("seconds", request.seconds);
   bench::JpegShards shards = request.shards();
-  shards.samples = parsed->integer_or("samples", shards.samples);
-  if (shards.samples < 1) throw Error(ErrorKind::usage, "--samples: expected 1 or more, got {}", shards.samples);
+  shards.samples = parsed->integer_or("samples", shards.samples, 1);
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);

@@ -93,8 +93,7 @@ int bench_quant(Arguments arguments) {
   request.answer = parsed->integer_or("answer", request.answer);
   if (request.prompt < 1 || request.answer < 0 || request.answer == 1)
     throw Error(ErrorKind::usage, "--prompt and --answer: expected 1 or more, and 0 or at least 2");
-  request.repeat = parsed->integer_or("repeat", request.repeat);
-  if (request.repeat < 1) throw Error(ErrorKind::usage, "--repeat: expected 1 or more");
+  request.repeat = parsed->integer_or("repeat", request.repeat, 1);
   if (const auto words = parsed->value("tokens")) {
     request.tokens.clear();
     for (const std::string& word : split(*words, ',')) {

@@ -121,8 +121,7 @@ int check_plugin(Arguments arguments) {
   job.device = parsed->value_or("device", "cpu");
   initialize_device(job.device);
   const bool json = parsed->flag("json");
-  const int64_t limit = parsed->integer_or("time-limit", 60);
-  if (limit < 1) throw Error(ErrorKind::usage, "--time-limit: expected 1 second or more");
+  const int64_t limit = parsed->integer_or("time-limit", 60, 1);
 
   if (!job.library.empty() && check::is_selected(job, "library.loads"))
     job.refusal = trial_load_refusal(job.library, target.manifest, job.device, {});

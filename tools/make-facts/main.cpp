@@ -113,9 +113,7 @@ int run(cli::Arguments arguments) {
   const auto parsed = described.parse(arguments);
   if (!parsed) return 0;
   const fs::path out = *parsed->value("out");
-  const int64_t seed = parsed->integer_or("seed", 1), facts = parsed->integer_or("facts", 4);
-  if (facts < 2 || facts > std::ssize(foods))
-    throw Error(ErrorKind::usage, "--facts: expected 2 to {}, got {}", foods.size(), facts);
+  const int64_t seed = parsed->integer_or("seed", 1), facts = parsed->integer_or("facts", 4, 2, std::ssize(foods));
   if (fs::exists(out))
     throw Error(ErrorKind::data, "it is there already").at(out.string()).advise("delete it, or give another --out");
   const InterruptibleWrites interruptible;
