@@ -1,4 +1,5 @@
 // fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -27,7 +28,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 namespace fvlm::cli {
@@ -75,7 +75,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
   const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   infer::answer_batch(answerer, *parsed.value("batch"), options, [&](const infer::Answer& answer) {
     const auto text = text_of(tokenizer, answer.ids);
     tokens += std::ssize(answer.ids);
@@ -88,7 +88,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
                  text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = steady_seconds() - begin;
   if (parsed.flag("json"))
     fmt::print("{}", dump({{"samples", samples},
                            {"tokens", tokens},
@@ -255,9 +255,7 @@ int generate_answers(Arguments arguments) {
   infer::GenerateOptions answer_options;
   if (parsed->value("max-tokens") && parsed->value("limit"))
     throw Error(ErrorKind::usage, "--max-tokens and --limit are the same option").advise("give one of them");
-  answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
-  if (answer_options.limit < 1)
-    throw Error(ErrorKind::usage, "--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit);
+  answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit, 1), 1);
   answer_options.ignore_eos = parsed->flag("ignore-eos");
   answer_options.sampling = sampling_of(*parsed);
   answer_options.draft_tokens = draft_tokens_of(*parsed);

@@ -1,6 +1,7 @@
 // fvlm-engine preprocess: tokenizes, decodes and resizes the data of a recipe's stages once.
 #include "data/preprocess.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/log.h"
@@ -13,8 +14,6 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-
-#include <chrono>
 
 namespace fvlm::cli {
 namespace {
@@ -53,9 +52,7 @@ int run_preprocess(Arguments arguments) {
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto resolved = recipe::resolve(recipe_request(*parsed));
-  const int64_t threads = parsed->integer_or("threads", 0);
-  if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, "--threads: expected 1 to 1024, got {}", threads);
+  const int64_t threads = parsed->integer_or("threads", 0, 1, 1024);
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 
   const auto registry = open_registry(*parsed);
@@ -69,14 +66,14 @@ int run_preprocess(Arguments arguments) {
         stage.data.has_frames() ? choose_video_decoder(*registry, resolved.plan.kernels["video"]) : std::nullopt;
     const bool fresh = is_up_to_date(folder, input);
     Preprocessed done;
-    auto started = std::chrono::steady_clock::now();
+    const double started = steady_seconds();
     if (!fresh) {
       const InterruptibleWrites interruptible;
       Progress progress("preprocessing " + stage.name);
       done = preprocess(folder, input, video ? &*video : nullptr, how,
                         [&](int64_t read, int64_t all) { progress.samples(read, all); });
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    const double seconds = steady_seconds() - started;
     document.push_back({{"stage", stage.name}, {"folder", folder.string()}, {"made", !fresh}});
     if (!fresh)
       document.back().update(

@@ -1,5 +1,6 @@
 #include "evaluation/evaluator.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/log.h"
@@ -8,7 +9,6 @@
 #include "feed/packer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -125,10 +125,10 @@ std::vector<Result> Evaluator::evaluate(const model::Model& model, ops::Operatio
   std::vector<Result> results;
   for (const auto& set : sets_)
     for (const std::string& mode : set->settings().modes) {
-      auto begin = std::chrono::steady_clock::now();
+      double begin = steady_seconds();
       const auto add = [&](Result result) {
-        const auto now = std::chrono::steady_clock::now();
-        result.seconds = std::chrono::duration<double>(now - std::exchange(begin, now)).count();
+        const double now = steady_seconds();
+        result.seconds = now - std::exchange(begin, now);
         results.push_back(std::move(result));
       };
       const SetAndMode key{set.get(), mode};

@@ -1,5 +1,6 @@
 #include "infer/generation_batch.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "infer/captured.h"
@@ -9,7 +10,6 @@
 #include "recipe/placeholders.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
@@ -19,17 +19,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <limits>
 #include <set>
 #include <utility>
 
 namespace fvlm::infer {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Passes of a small model over so many rows, or a multiple, have as much work for threads as those of a model so many
 // times as large over a few.
@@ -304,7 +299,7 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
     answer.prompt.constraint->advance(token.id);
   else if (answer.prompt.calculator)
     for (const int64_t next : answer.prompt.calculator->following(generated.tokens)) answer.given.push_back(next);
-  generated.seconds = now() - answer.begin;
+  generated.seconds = steady_seconds() - answer.begin;
   if (generated.ended || (answer.prompt.on_token && !answer.prompt.on_token(token))) return true;
   if (end_tokens_.empty() && answer.prompt.constraint && answer.prompt.constraint->is_over()) return true;
   return std::ssize(generated.tokens) == answer.prompt.max_tokens;
@@ -348,7 +343,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
 GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, const DeviceTokens& tokens) {
   const bool reads_prompts = !only_decodes(pass);
   step_reads_ |= reads_prompts;
-  PassInFlight launched{std::move(pass), {}, {}, {}, now(), reads_prompts};
+  PassInFlight launched{std::move(pass), {}, {}, {}, steady_seconds(), reads_prompts};
   const ops::ModelThreads threads(parameters_ * std::max<int64_t>(1, launched.pass.rows.size() / rows_of_threads));
   launched.output = compute(launched.pass, tokens);
   const at::Tensor& likeliest = launched.output.likeliest;
@@ -394,9 +389,9 @@ GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight&
 void GenerationBatch::take(const PassInFlight& last) {
   step_reads_ |= last.reads_prompts;
   if (last.ready) {
-    const double begin = now();
+    const double begin = steady_seconds();
     last.ready->wait();
-    step_waits_ += now() - begin;
+    step_waits_ += steady_seconds() - begin;
   }
   const std::map<int64_t, int64_t> drawn = draw(last);
   int64_t row = 0;
@@ -432,11 +427,11 @@ void GenerationBatch::take(const PassInFlight& last) {
 }
 
 bool GenerationBatch::step() {
-  const double begin = now();
+  const double begin = steady_seconds();
   step_reads_ = false, step_waits_ = 0;
   if (!run_step()) return false;
   StepTimes& times = step_reads_ ? reading_times_ : decoding_times_;
-  ++times.steps, times.seconds += now() - begin, times.device_seconds += step_waits_;
+  ++times.steps, times.seconds += steady_seconds() - begin, times.device_seconds += step_waits_;
   return true;
 }
 

@@ -1,5 +1,6 @@
 #include "infer/generator.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <set>
 
@@ -160,10 +160,10 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   GenerationBatch batch(*model_, ops_, ends, {.draft_tokens = options.draft_tokens, .draft_model = draft_model_.get()});
   const int64_t max_frames = frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = steady_seconds();
     const auto rest = std::span(samples).subspan(begin);
     const auto visual = encode(rest.first(encoded_together(rest, max_frames)));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = steady_seconds() - start;
     for (size_t i = 0; i < visual.size(); ++i, ++begin) {
       answers[begin].seconds = seconds;
       Sampling sampling = options.sampling;

@@ -1,5 +1,6 @@
 #include "ops/backend.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -11,8 +12,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <chrono>
 
 namespace fvlm::ops {
 namespace {
@@ -108,11 +107,11 @@ namespace detail {
 void call_setup(const Instance& instance, std::string_view operation, std::string_view function,
                 const std::function<fvlm_status(fvlm_error*)>& call) {
   ErrorSink sink;
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   guard_call(
       instance.plugin, fmt::format("{} {}", operation, function), sink, [&] { return call(sink.get()); },
       [] { return std::string(); });
-  const auto took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  const double took = 1e3 * (steady_seconds() - begin);
   if (took >= logged_milliseconds) log_debug("{} {} of {} took {:.1f} ms", operation, function, instance.plugin, took);
 }
 

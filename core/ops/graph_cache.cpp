@@ -1,11 +1,10 @@
 #include "ops/graph_cache.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "ops/out_of_memory.h"
 
 #include <c10/util/Exception.h>
-
-#include <chrono>
 
 namespace fvlm::ops {
 
@@ -15,10 +14,8 @@ GraphCache::GraphCache(std::string name, bool enabled)
 bool GraphCache::run(const std::function<void()>& work) {
   if (graph_ && graph_->is_dropped()) graph_.reset();
   const bool captures = runtime_ && has_run_ && !graph_;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto milliseconds = [&begin] {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  };
+  const double begin = steady_seconds();
+  const auto milliseconds = [&begin] { return 1e3 * (steady_seconds() - begin); };
   if (captures) {
     try {
       graph_ = runtime_->capture(work);

@@ -1,5 +1,6 @@
 #include "ops/measure.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "ops/attention.h"
 #include "ops/kernels.h"
@@ -15,7 +16,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <cmath>
 
 namespace fvlm::ops {
@@ -29,10 +29,10 @@ void synchronize(at::Device device) {
 
 double seconds_of(const std::function<void()>& work, int calls, at::Device device) {
   synchronize(device);
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   for (int call = 0; call < calls; ++call) work();
   synchronize(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
+  return (steady_seconds() - begin) / calls;
 }
 
 // Creates tensors of unremarkable numbers without drawing from any random state.

@@ -1,12 +1,12 @@
 #include "report/progress_line.h"
 
+#include "base/clock.h"
 #include "base/terminal.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <unistd.h>
 #include <utility>
@@ -16,10 +16,6 @@ namespace fvlm::report {
 namespace {
 
 constexpr double memory_seconds = 20, first_pause_seconds = 5, longest_pause_seconds = 30;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string rate_text(double rate) {
   if (rate >= 100) return grouped(std::llround(rate)) + " samples/s";

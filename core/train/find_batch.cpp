@@ -1,5 +1,6 @@
 #include "train/find_batch.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "budget/frame_rows.h"
@@ -18,7 +19,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 namespace fvlm::train {
 namespace {
@@ -154,7 +154,7 @@ class Search {
                             max_capacity_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start = steady_seconds();
       PartTimes times;
       replicas.begin_step();
       replicas.forward_backward(pack.host, counts, 1, times, false);
@@ -164,7 +164,7 @@ class Search {
       made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip, replicas.sums());
       if (quantized_) quantized_->quantize();
       (void)GradientComputer::read_sums(replicas.sums(), stage_);
-      now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      now.seconds = steady_seconds() - start;
     }
   }
 

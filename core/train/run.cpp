@@ -1,5 +1,6 @@
 #include "train/run.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/log_file.h"
@@ -25,7 +26,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <unistd.h>
 #include <utility>
 
@@ -63,7 +63,7 @@ class Run {
         ranks_(request.ranks ? *request.ranks : alone_) {}
 
   TrainReport train() {
-    const auto started = std::chrono::steady_clock::now();
+    const double started = steady_seconds();
     const auto stages = wanted_stages();
     require_equal_views(ranks_, resolved_, registry_, request_.device, request_.zero);
     if (ranks_.context_count() > 1) require_context_parallel(plan_, stages);
@@ -139,7 +139,7 @@ class Run {
     }
     metrics->flush();
     if (trace) trace->report();
-    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    report.seconds = steady_seconds() - started;
     return report;
   }
 

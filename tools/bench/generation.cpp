@@ -1,5 +1,6 @@
 #include "bench/generation.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "bench/peer.h"
 #include "bench/training.h"
@@ -12,17 +13,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 namespace fvlm::bench {
 namespace {
 
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void check(const GenerationRequest& request) {
   if (request.prompt < 1 || request.answer < 2)
@@ -53,14 +49,14 @@ std::pair<double, double> answer(const GenerationRequest& request, infer::Genera
     prompt.tokens = prompt_tokens(first_number + i, request.prompt, vocabulary);
     prompt.max_tokens = request.answer;
     prompt.on_token = [&, is_first = true](const infer::GeneratedToken&) mutable {
-      if (std::exchange(is_first, false) && ++started == count) first = now();
+      if (std::exchange(is_first, false) && ++started == count) first = steady_seconds();
       return true;
     };
     batch.add(std::move(prompt));
   }
-  const double begin = now();
+  const double begin = steady_seconds();
   const auto answers = batch.finish();
-  const double end = now();
+  const double end = steady_seconds();
   for (const auto& one : answers)
     if (std::ssize(one.tokens) != request.answer)
       throw Error(ErrorKind::internal, "an answer of {} tokens", one.tokens.size());

@@ -1,12 +1,12 @@
 #include "bench/server_process.h"
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/file.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fcntl.h>
 #include <fstream>
 #include <thread>
@@ -15,7 +15,7 @@
 namespace fvlm::bench {
 
 ServerProcess::ServerProcess(const std::filesystem::path& model, const std::vector<std::string>& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   ChildOptions child;
   child.command = {(program_folder() / "fvlm-engine").string(), "serve", model.string(), "--port", "0"};
   child.command.insert(child.command.end(), options.begin(), options.end());
@@ -25,7 +25,7 @@ ServerProcess::ServerProcess(const std::filesystem::path& model, const std::vect
   process_ = std::make_unique<ChildProcess>(child);
   address_ = address_of(wait_for_port());
   (void)http_get(address_, "/health");
-  ready_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ready_ = steady_seconds() - start;
 }
 
 // The server's address, as its log has it once it listens.

@@ -1,5 +1,6 @@
 #include "bench/serving.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "serve/chat_request.h"
 
@@ -7,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <span>
 
@@ -112,10 +112,6 @@ std::vector<Question> write_questions(const serve::PromptWriter& writer, const L
   return questions;
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Encodes the frames of these questions together, as far as the server would, and adds the prompts.
 void add_questions(infer::Generator& generator, infer::GenerationBatch& batch, std::span<Question> questions,
                    int64_t max_tokens) {
@@ -146,9 +142,9 @@ int64_t answer(infer::Generator& generator, infer::GenerationBatch& batch, std::
   do {
     const int64_t free = std::min(at_once - open, std::ssize(questions) - static_cast<int64_t>(next));
     if (free > 0 && 4 * (at_once - open) >= at_once) {
-      const double start = seconds_now();
+      const double start = steady_seconds();
       add_questions(generator, batch, std::span(questions).subspan(next, static_cast<size_t>(free)), max_tokens);
-      encoding += seconds_now() - start;
+      encoding += steady_seconds() - start;
       next += static_cast<size_t>(free), open += free;
     }
     batch.step();
@@ -204,9 +200,9 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     double encoding = 0;
     (void)answer(generator, batch, std::move(warm_up), load.prompts.answer, clients, encoding);
     const ServingTimes before = times_of(batch, encoding);
-    const double start = seconds_now();
+    const double start = steady_seconds();
     offline.tokens[clients] = answer(generator, batch, std::move(measured), load.prompts.answer, clients, encoding);
-    offline.tokens_per_second[clients] = static_cast<double>(offline.tokens[clients]) / (seconds_now() - start);
+    offline.tokens_per_second[clients] = static_cast<double>(offline.tokens[clients]) / (steady_seconds() - start);
     offline.times[clients] = since(before, times_of(batch, encoding));
   }
   return offline;

@@ -1,5 +1,6 @@
 #include "bench/videos.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "bench/training.h"
 #include "infer/generator.h"
@@ -8,7 +9,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <chrono>
 
 namespace fvlm::bench {
 namespace {
@@ -37,9 +37,9 @@ std::vector<model::Sample> samples_of(const VideosRequest& request, const Shape&
 }
 
 double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return steady_seconds() - begin;
 }
 
 double fastest(int64_t repeat, const std::function<void()>& work) {

@@ -1,5 +1,6 @@
 #include "check/child.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "check/context.h"
 #include "check/families.h"
@@ -13,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -102,7 +102,7 @@ class Child {
       const std::string name = prefix + "." + check.name;
       if (!due(name) || (job_.quick && check.extent == Extent::thorough)) continue;
       send_line({{"begin", name}, {"proves", check.proves}});
-      const auto start = std::chrono::steady_clock::now();
+      const double start = steady_seconds();
       Outcome outcome;
       bool blocked = false;
       // A child that begins behind the row `enters` has not entered yet.
@@ -117,7 +117,7 @@ class Child {
                  {"blocked", blocked},
                  {"state", static_cast<int>(outcome.state)},
                  {"text", outcome.text},
-                 {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}});
+                 {"seconds", steady_seconds() - start}});
     }
   }
 

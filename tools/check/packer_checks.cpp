@@ -1,4 +1,5 @@
 // Checks of packers: the rules of bins, one per row, on the same sets of items.
+#include "base/clock.h"
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/packer.h"
@@ -6,8 +7,6 @@
 #include "check/workbench.h"
 
 #include <alloca.h>
-#include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <limits>
@@ -306,9 +305,9 @@ Outcome wide_sizes(Context& context) {
 
 Outcome many_items(Context& context) {
   PackerCase one{.capacity = {4096}, .sizes = ragged_lengths(100000, 21)};
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   Outcome outcome = run_and_compare(context, {one}, {in_range, within_capacity, none_empty, first_first});
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = steady_seconds() - start;
   if (outcome.state == State::ok) outcome.text = fmt::format("{:.2f} s", seconds);
   return outcome;
 }

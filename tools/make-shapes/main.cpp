@@ -1,4 +1,5 @@
 // make-shapes: a synthetic data set of coloured shapes that move, with captions, questions, preference pairs and text.
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -13,8 +14,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <thread>
 
 namespace fvlm::shapes {
@@ -22,13 +23,6 @@ namespace {
 
 Error usage(std::string what) {
   return {ErrorKind::usage, std::move(what)};
-}
-
-int64_t within(const cli::ParsedOptions& parsed, const char* name, int64_t least, int64_t most, int64_t fallback) {
-  int64_t number = parsed.integer_or(name, fallback);
-  if (number < least || number > most)
-    throw usage(fmt::format("--{}: expected {} to {}, got {}", name, least, most, number));
-  return number;
 }
 
 // `given`: the option as it was written, of which `text` is a part.
@@ -108,9 +102,9 @@ int run(cli::Arguments arguments) {
   if (!parsed) return 0;
   Options options;
   options.out = *parsed->value("out");
-  options.seed = static_cast<uint64_t>(within(*parsed, "seed", 0, INT64_MAX, 1));
+  options.seed = static_cast<uint64_t>(parsed->integer_or("seed", 1, 0));
   read_samples(parsed->values("samples"), options);
-  options.frames = within(*parsed, "frames", 2, 64, options.frames);
+  options.frames = parsed->integer_or("frames", options.frames, 2, 64);
   read_size(parsed->value_or("size", "32"), options);
   options.format = one_of(*parsed, "format", {"png", "jpeg", "mp4"});
 #ifdef FVLM_WRITES_MP4
@@ -123,26 +117,26 @@ int run(cli::Arguments arguments) {
             "this program");
   if (options.format == "mp4" && (options.width % 2 != 0 || options.height % 2 != 0))
     throw usage(fmt::format("--size: an mp4 has even sizes, not {} x {}", options.width, options.height));
-  options.quality = static_cast<int>(within(*parsed, "quality", 1, 100, options.quality));
+  options.quality = static_cast<int>(parsed->integer_or("quality", options.quality, 1, 100));
   options.ground = one_of(*parsed, "ground", {"plain", "textured"}) == "plain" ? Ground::plain : Ground::textured;
-  options.shard_size = within(*parsed, "shard-size", 1, 1'000'000, options.shard_size);
-  options.threads =
-      static_cast<int>(within(*parsed, "threads", 1, 256, std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  options.shard_size = parsed->integer_or("shard-size", options.shard_size, 1, 1'000'000);
+  options.threads = static_cast<int>(
+      parsed->integer_or("threads", std::max<int64_t>(1, std::thread::hardware_concurrency()), 1, 256));
 
   if (is_made(options)) {
     fmt::print("{}: there already, made with these options\n", options.out.string());
     return 0;
   }
-  auto started = std::chrono::steady_clock::now();
+  const double started = steady_seconds();
   Made made;
   {
     const InterruptibleWrites interruptible;
     cli::Progress progress("making " + options.out.string());
     made = make(options, [&](int64_t done, int64_t total) { progress.samples(done, total); });
   }
-  std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  const double seconds = steady_seconds() - started;
   fmt::print("{}: {} of {} frames in {}, {}, made in {:.1f} s\n", options.out.string(), counted(made.samples, "sample"),
-             options.frames, counted(made.shards, "shard"), human_bytes(made.bytes), took.count());
+             options.frames, counted(made.shards, "shard"), human_bytes(made.bytes), seconds);
   return 0;
 }
 
