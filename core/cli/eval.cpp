@@ -32,14 +32,6 @@ struct StageResult {
   Result result;
 };
 
-// Returns 0 where --samples is absent: the recipe decides, or all samples are used.
-int64_t samples_of(const ParsedOptions& parsed) {
-  const int64_t samples = parsed.integer_or("samples", 0);
-  if (samples < 0 || (samples == 0 && parsed.value("samples")))
-    throw Error(ErrorKind::usage, "--samples: expected 1 or more");
-  return samples;
-}
-
 // Empty where --mode is absent.
 std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::ConnectorSettings& connector) {
   const auto known = connector.mode_names();
@@ -70,7 +62,7 @@ std::vector<std::string> modes_of(const ParsedOptions& parsed, const plan::Conne
 // The stages of the recipe, each with only those evaluation sets that --stage and --set-name select.
 std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
-  const int64_t samples = samples_of(parsed);
+  const int64_t samples = parsed.integer_or("samples", 0, 1);
   if (stage_name) stage_named(plan, *stage_name); // throws where it does not exist
   std::vector<plan::Stage> selected;
   for (plan::Stage stage : plan.stages) {
@@ -285,7 +277,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
-  set.samples = samples_of(parsed);
+  set.samples = parsed.integer_or("samples", 0, 1);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
   set.modes = modes_of(parsed, *run.config().connector);
@@ -339,7 +331,7 @@ int evaluate_model(Arguments arguments) {
           .value("media", "DIR", "folder of the questions' images and videos, at any depth")
           .repeated_value(
               "mode", "MODE",
-              "how frames are encoded (repeatable); default: the modes of each set; with --questions autoregressive")
+              "how frames are encoded (repeatable); default: the modes of each set; with --questions that of inference")
           .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
           .value("split", "NAME", "only entries of this split")
           .flag("json", "print one JSON document on standard output"));
