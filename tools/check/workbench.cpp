@@ -191,6 +191,20 @@ Operand& Workbench::place_workspace(const std::string& name, uint64_t bytes) {
   return workspace;
 }
 
+fvlm_status Workbench::status_of(const std::string& name, const std::function<fvlm_status()>& function) {
+  try {
+    if (!variation_.watch) return function();
+    fvlm_status status = FVLM_ERROR_INTERNAL;
+    variation_.watch->around(name + "()", [&] { status = function(); });
+    return status;
+  } catch (const std::exception& exception) {
+    run_.violations.emplace_back(Violation::threw, fmt::format("{} threw an exception: {}", name, exception.what()));
+  } catch (...) {
+    run_.violations.emplace_back(Violation::threw, name + " threw an exception");
+  }
+  return FVLM_ERROR_INTERNAL;
+}
+
 bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
                      const std::function<fvlm_status(const fvlm_call*)>& function) {
   if (variation_.between) variation_.between();
@@ -216,18 +230,7 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   fvlm_status status = FVLM_ERROR_INTERNAL;
   auto once = [&] {
     const WriteProtection protection(protected_ranges_except(writes));
-    try {
-      if (variation_.watch)
-        variation_.watch->around(name + "()", [&] { status = function(call); });
-      else
-        status = function(call);
-    } catch (const std::exception& exception) {
-      status = FVLM_ERROR_INTERNAL;
-      run_.violations.emplace_back(Violation::threw, fmt::format("{} threw an exception: {}", name, exception.what()));
-    } catch (...) {
-      status = FVLM_ERROR_INTERNAL;
-      run_.violations.emplace_back(Violation::threw, name + " threw an exception");
-    }
+    status = status_of(name, [&] { return function(call); });
     return status == FVLM_OK;
   };
   if (variation_.unguarded) {

@@ -114,6 +114,8 @@ class Workbench {
         std::fill_n(structs[i].data(), structs[i].size(), static_cast<char>(0xEE));
     }
   };
+  // Of a function that must not throw.
+  fvlm_status status_of(const std::string& name, const std::function<fvlm_status()>& function);
   void get_requirements(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& function);
   // All memory of the call that it may not write, if it may write these operands.
   std::vector<WriteProtection::Range> protected_ranges_except(const std::vector<Operand*>& writes);
