@@ -19,6 +19,6 @@ struct JointAnswer {
 // answers of all; every rank calls it.
 std::vector<JointAnswer> joint_answers(const SampleSet& set, const model::Model& model, ops::Operations& ops,
                                        const std::string& mode, const std::vector<Scores>& scores,
-                                       const dist::Ranks* ranks = nullptr);
+                                       const dist::Ranks* ranks);
 
 } // namespace fvlm::evaluation

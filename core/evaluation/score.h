@@ -56,7 +56,7 @@ struct ScoredPack {
   at::Tensor attention, query_attention;
 };
 ScoredPack score_pack(const SampleSet& set, const HostPack& loaded, const model::Model& model, ops::Operations& ops,
-                      const std::string& mode, model::EncodeOutputs outputs, size_t decoder = 0);
+                      const std::string& mode, model::EncodeOutputs outputs, size_t decoder);
 // A pack of these samples that the model reads in a forward pass, of few sizes.
 struct ReadSamples {
   model::Pack pack;
