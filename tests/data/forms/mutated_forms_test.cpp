@@ -1,34 +1,17 @@
 // Files of every form mutated by seed: nothing crashes or hangs, what is untouched is read unchanged, and no sample is
 // lost without a word. FVLM_MUTATIONS is the number of mutations of each form (300), FVLM_FIRST_MUTATION the first
 // seed.
+#include "../process_limits.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/shards/shard_set.h"
 #include "made_forms.h"
 
-#include <cstdlib>
-#include <ctime>
 #include <random>
 #include <set>
-#include <sys/resource.h>
 
 namespace fvlm::test {
 namespace {
-
-constexpr double slowest_allowed = 5;           // seconds of processor time for a file
-constexpr int64_t max_memory_kib = 1024 * 1024; // of the whole program, sanitizers' own included
-
-// Of the whole program: what else runs on the machine does not count.
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 class Mutator {
  public:
@@ -184,12 +167,10 @@ TEST_P(MutatedForm, NeverCrashesAndLosesNothingUntold) {
     }
   }
   EXPECT_LT(slowest, slowest_allowed) << "seconds for one file";
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  EXPECT_LT(usage.ru_maxrss, max_memory_kib);
+  EXPECT_LT(peak_kib(), max_memory_kib);
   fmt::print("{}: {} files, {} samples delivered ({} of them proven untouched), {} broken, {} places of damage; "
              "slowest {:.3f} s, peak {} MiB\n",
-             GetParam(), count, delivered, untouched, broken, damages, slowest, usage.ru_maxrss / 1024);
+             GetParam(), count, delivered, untouched, broken, damages, slowest, peak_kib() / 1024);
 }
 
 } // namespace

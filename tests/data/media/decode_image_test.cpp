@@ -1,5 +1,6 @@
 // Colour formats that Pillow cannot write, and malicious files. pillow_test.py compares the rest of decoding with
 // Pillow.
+#include "../process_limits.h"
 #include "base/error.h"
 #include "data/media/decode_image.h"
 #include "data/media/write_image.h"
@@ -9,7 +10,6 @@
 
 #include <cmath>
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 namespace {
 
@@ -36,12 +36,6 @@ double mean_difference(const fvlm::Image& one, const fvlm::Image& other) {
   double sum = 0;
   for (size_t i = 0; i < one.rgb.size(); ++i) sum += std::abs(one.rgb[i] - other.rgb[i]);
   return sum / static_cast<double>(one.rgb.size());
-}
-
-long most_memory_kib() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
 }
 
 TEST(DecodeImage, CmykAndYcckGiveTheColours) {
@@ -89,7 +83,7 @@ TEST(DecodeImage, JpegScalingKeepsBothSidesLargeEnough) {
 }
 
 TEST(DecodeImage, RefusesBombsByTheirHeaderBeforeAllocating) {
-  const long before = most_memory_kib();
+  const int64_t before = fvlm::test::peak_kib();
   EXPECT_THAT(refusal(png_signature() + png_header(60000, 60000, 8, 2) + png_chunk("IDAT", deflated("")) +
                       png_chunk("IEND", "")),
               HasSubstr("60000 x 60000"));
@@ -100,11 +94,11 @@ TEST(DecodeImage, RefusesBombsByTheirHeaderBeforeAllocating) {
   EXPECT_THAT(refusal(jpeg), HasSubstr("60000 x 60000"));
   EXPECT_THAT(refusal(png_signature() + png_header(0x7fffffff, 1, 1, 0) + png_chunk("IDAT", deflated(""))),
               HasSubstr("2147483647 x 1"));
-  EXPECT_LT(most_memory_kib() - before, 20000) << "KiB";
+  EXPECT_LT(fvlm::test::peak_kib() - before, 20000) << "KiB";
 }
 
 TEST(DecodeImage, NeverInflatesAncillaryPngChunks) {
-  const long before = most_memory_kib();
+  const int64_t before = fvlm::test::peak_kib();
   const std::string bomb = deflated(std::string(30 << 20, 'x'));
   std::string file = png_signature() + png_header(1, 1, 8, 2);
   for (int i = 0; i < 20; ++i) {
@@ -114,7 +108,7 @@ TEST(DecodeImage, NeverInflatesAncillaryPngChunks) {
   }
   file += png_chunk("IDAT", deflated(std::string("\0\1\2\3", 4))) + png_chunk("IEND", "");
   EXPECT_EQ(decode(file).rgb, (std::vector<uint8_t>{1, 2, 3}));
-  EXPECT_LT(most_memory_kib() - before, 100000) << "KiB, of which the text before deflation is 30000";
+  EXPECT_LT(fvlm::test::peak_kib() - before, 100000) << "KiB, of which the text before deflation is 30000";
 }
 
 TEST(DecodeImage, LimitsJpegScans) {

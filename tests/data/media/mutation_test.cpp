@@ -1,5 +1,6 @@
 // Images and videos damaged by seed: each decodes or throws Error(data), quickly, in little memory, and prints nothing.
 // With the preset asan, this test finds accesses out of bounds.
+#include "../process_limits.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "bytes.h"
@@ -16,7 +17,6 @@
 
 #include <ctime>
 #include <functional>
-#include <sys/resource.h>
 #include <webp/encode.h>
 
 namespace {
@@ -24,18 +24,13 @@ namespace {
 using namespace media_test;
 
 constexpr double most_seconds = 5;
-constexpr long most_kib = 700 << 10; // a picture of 64 million pixels as the file has it and as RGB, and the sanitizer
+constexpr int64_t most_kib =
+    700 << 10; // a picture of 64 million pixels as the file has it and as RGB, and the sanitizer
 
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-long memory_kib() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
 }
 
 uint32_t big_endian(const std::string& bytes, size_t at) {
@@ -105,7 +100,7 @@ void survive(const std::string& name, const std::vector<std::string>& seeds, int
              const std::function<void(const std::string&)>& read) {
   Mutator mutator(name);
   int read_well = 0, refused = 0;
-  const long before = memory_kib();
+  const int64_t before = fvlm::test::peak_kib();
   testing::internal::CaptureStderr();
   for (int i = 0; i < cases; ++i) {
     std::string bytes = mutator.mutate(seeds[static_cast<size_t>(i) % seeds.size()]);
@@ -121,7 +116,7 @@ void survive(const std::string& name, const std::vector<std::string>& seeds, int
     EXPECT_LT(processor_seconds() - begin, most_seconds) << name << " " << i;
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_LT(memory_kib() - before, most_kib);
+  EXPECT_LT(fvlm::test::peak_kib() - before, most_kib);
   EXPECT_GT(refused, cases / 10) << "of " << cases;
   EXPECT_GT(read_well, 0) << "of " << cases;
 }

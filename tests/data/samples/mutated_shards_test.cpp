@@ -1,5 +1,6 @@
 // Shards mutated by seed: nothing crashes or hangs, and untouched samples are read unchanged. FVLM_MUTATIONS is the
 // number of mutations (1,000), FVLM_FIRST_MUTATION the first seed.
+#include "../process_limits.h"
 #include "base/log.h"
 #include "data/samples/sample_reader.h"
 #include "mutation.h"
@@ -8,10 +9,7 @@
 #endif
 #include "sample_maker.h"
 
-#include <cstdlib>
-#include <ctime>
 #include <map>
-#include <sys/resource.h>
 
 using namespace fvlm;
 using namespace fvlm::test;
@@ -19,26 +17,6 @@ using namespace fvlm::test;
 namespace {
 
 constexpr int64_t image_size = 8;
-constexpr double slowest_allowed = 5;        // seconds of processor time for a shard
-constexpr int64_t most_memory = 1024 * 1024; // KiB for the whole program, sanitizers' own included
-
-// Of the whole program: what else runs on the machine does not count.
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-int64_t peak_kib() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
-}
 
 class Reading {
  public:
@@ -133,7 +111,7 @@ TEST(MutatedShards, NeverCrashAndKeepUntouchedSamples) {
     }
   }
   EXPECT_LT(slowest, slowest_allowed) << "seconds for one shard";
-  EXPECT_LT(peak_kib(), most_memory) << "KiB";
+  EXPECT_LT(peak_kib(), max_memory_kib) << "KiB";
   fmt::print("{} shards: {} samples delivered, among them all {} untouched ones; {} broken samples told, {} places of "
              "damage; slowest shard {:.3f} s, peak {} MiB\n",
              count, delivered, untouched, reading.broken, reading.damages, slowest, peak_kib() / 1024);
