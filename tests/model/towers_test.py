@@ -1,26 +1,17 @@
 """The towers by themselves against transformers: hidden states and every gradient; the folders that `import` writes load there.
 
-usage: towers_test.py TOWER_PROBE FVLM_ENGINE; exit 77 where transformers is missing."""
-import subprocess
+usage: towers_test.py FVLM_ENGINE TOWER_PROBE; exit 77 where transformers is missing."""
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-probe, engine = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
-try:
-    import torch
-    from safetensors.torch import load_file, save_file
-    from transformers import AutoModel, Dinov2Config, Dinov2WithRegistersConfig, LlamaConfig, LlamaForCausalLM
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from with_transformers import engine, folder, run
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, Dinov2Config, Dinov2WithRegistersConfig, LlamaConfig, LlamaForCausalLM
+
+probe = Path(sys.argv.pop(1)).resolve()
 VISION = {  # config, and the frames it is shown; with registers where it has num_register_tokens
     "square": ({}, (2, 3, 28, 28)),
     "resampled": ({"image_size": 70, "num_attention_heads": 4}, (3, 3, 42, 28)),
@@ -62,11 +53,6 @@ def make_decoder(name):
     model.save_pretrained(folder / f"decoder-{name}")
     (folder / f"decoder-{name}" / "tokenizer.json").write_text(TOKENIZER)
     return model
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, f"{command}\n{result.stderr}"
 
 
 class Towers(unittest.TestCase):

@@ -1,31 +1,22 @@
 """CLIP's, SigLIP's, SmolVLM's and InternVL's vision encoders against transformers: hidden states, every gradient, and folders.
 
-usage: vit_test.py TOWER_PROBE FVLM_ENGINE; exit 77 where transformers is missing."""
+usage: vit_test.py FVLM_ENGINE TOWER_PROBE; exit 77 where transformers is missing."""
 import json
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-probe, engine = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
-try:
-    import torch
-    from safetensors.torch import load_file, save_file
-    from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
-                              LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
-    from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
-    from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
-    from transformers.utils import logging
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from with_transformers import engine, folder as root, run
 
-torch.set_num_threads(1)
-logging.disable_progress_bar()
-scratch = tempfile.TemporaryDirectory()
-root = Path(scratch.name)
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
+                          LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
+from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
+
+probe = Path(sys.argv.pop(1)).resolve()
 BASE = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 28,
         "patch_size": 14}
 TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 30,
@@ -49,17 +40,6 @@ def saved(model, **changes):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, f"{command}\n{result.stderr}"
-
-
-def refusal(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 4, f"{command} ended with {result.returncode}\n{result.stderr}"
-    return result.stderr
 
 
 class Encoders(unittest.TestCase):
@@ -221,7 +201,7 @@ class Encoders(unittest.TestCase):
                 shutil.copytree(source, folder, dirs_exist_ok=True)
                 config = json.loads((source / "config.json").read_text())
                 (folder / "config.json").write_text(json.dumps(config | changes))
-                said = refusal(probe, "vision", folder, root / "in.safetensors", root / "out.safetensors")
+                said = run(probe, "vision", folder, root / "in.safetensors", root / "out.safetensors", code=4)
                 for word in words:
                     self.assertIn(word, said)
 
