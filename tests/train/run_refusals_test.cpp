@@ -1,0 +1,116 @@
+// What a run and its rehearsal refuse, and warn of, before they train.
+#include "base/error.h"
+#include "small_run.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::train {
+namespace {
+
+class RunRefusals : public SmallRun {};
+
+TEST_F(RunRefusals, SamplesWithoutTheObjectivesAnswersAreBroken) {
+  struct Wrong {
+    const char *run, *stage, *data, *reason;
+  };
+  for (const Wrong& wrong :
+       {Wrong{"a", "prefer", "captions", "it is no pair of answers, from which dpo learns"},
+        Wrong{"b", "prefer", "heldout/questions", "it is no pair of answers, from which dpo learns"},
+        Wrong{"c", "instruct", "pairs", "it has 2 answers, and the objective learns one"}}) {
+    const std::string shards = (data() / wrong.data / "*.tar").string();
+    try {
+      run(wrong.run,
+          {fmt::format(R"(stages.{}.data.sources.1.shards=["{}"])", wrong.stage, shards),
+           fmt::format("stages.{}.from=model", wrong.stage)},
+          {.stage = wrong.stage});
+      ADD_FAILURE() << wrong.stage << " learnt " << wrong.data;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_NE(error.text().find(wrong.reason), std::string::npos) << error.text();
+    }
+  }
+}
+
+TEST_F(RunRefusals, RehearsalOpensInitialModelsAndTeachers) {
+  EXPECT_NO_THROW(rehearse(resolved(), {}, registry_));
+  const std::string teacher = R"(stages.prefer.objective=[{"kind":"dpo"},{"kind":"kl","teacher":"/nowhere"}])";
+  for (const std::string& set : {teacher, std::string("stages.instruct.from=/nowhere")}) try {
+      rehearse(resolved({set}), {}, registry_);
+      ADD_FAILURE() << "nobody missed it: " << set;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.where(), "/nowhere");
+    }
+  EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
+}
+
+TEST_F(RunRefusals, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
+  const std::string lion = R"(stages.align.optimizer={"kind":"optimizer","algorithm":"lion","lr":0.001})";
+  try {
+    rehearse(resolved({lion}), {}, registry_);
+    ADD_FAILURE() << "nobody missed it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::plugin);
+    EXPECT_NE(error.text().find("no plugin implements fvlm.optimizer/1:lion"), std::string::npos) << error.text();
+    EXPECT_EQ(error.advice().find("\"reference\""), std::string::npos) << "the engine has none: " << error.advice();
+  }
+}
+
+TEST_F(RunRefusals, AFolderOfDataBecomesNoRun) {
+  fs::create_directories(folder("shards"));
+  write_file_atomic(folder("shards") / "a.tar", std::string(1024, '\0'));
+  try {
+    run("shards");
+    ADD_FAILURE() << "it was trained into";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_STREQ(error.what(), "this folder is not empty and holds no run: it has a.tar");
+  }
+  EXPECT_FALSE(fs::exists(folder("shards") / "metrics.jsonl"));
+}
+
+TEST_F(RunRefusals, ControlMemoryThatIsNoTextIsAMistakeOfTheRecipe) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.kept = "\xff" end },)");
+  try {
+    run("a", {}, {.stage = "align"});
+    ADD_FAILURE() << "it was kept";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::recipe);
+    EXPECT_STREQ(error.what(), "the memory of `control` contains a string that is not UTF-8");
+    EXPECT_NE(error.where().find(".lua:"), std::string::npos) << error.where();
+  }
+}
+
+TEST_F(RunRefusals, EvaluationSetOfTrainingShardsIsNamed) {
+  const auto warning_of = [&](const std::string& shards) {
+    const std::string path = "stages.prefer.evaluation.sets.pairs.data.sources.1.shards";
+    testing::internal::CaptureStderr();
+    rehearse(resolved({fmt::format(R"({}=["{}/{}"])", path, data().string(), shards)}), {}, registry_);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warning_of("heldout/pairs/*.tar").find("trained on"), std::string::npos);
+  for (const char* shards : {"pairs/*.tar", "heldout/../{heldout/,}pairs/*.tar"}) {
+    const std::string warning = warning_of(shards);
+    EXPECT_NE(warning.find("evaluation set pairs"), std::string::npos) << warning;
+    EXPECT_NE(warning.find("trained on in the stage prefer"), std::string::npos) << warning;
+    EXPECT_NE(warning.find((data() / "pairs").string()), std::string::npos) << warning;
+  }
+}
+
+TEST_F(RunRefusals, RateBeyondTheOptimizersRangeIsRefusedWithItsPlace) {
+  for (const bool muon : {false, true}) {
+    if (muon)
+      change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
+                    "fvlm.muon { lr = 0.02, others = { lr = 1e6 } }");
+    try {
+      run("a", muon ? std::vector<std::string>{} : std::vector<std::string>{"stages.align.optimizer.lr.decoder=1e6"});
+      ADD_FAILURE() << "it was not missed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), std::string("lr = 1e+06 is out of range: adamw accepts 0 to 1000"));
+      EXPECT_EQ(error.where(), muon ? "stages.align.optimizer.others" : "stages.align.optimizer");
+    }
+  }
+}
+
+} // namespace
+} // namespace fvlm::train
