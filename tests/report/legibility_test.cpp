@@ -1,4 +1,5 @@
 // Legibility of charts: distinguishable colours, labels that do not overlap.
+#include "markup.h"
 #include "report/chart.h"
 #include "report/html.h"
 
@@ -17,12 +18,6 @@ namespace fvlm::report {
 extern const std::string_view style_css; // page/
 
 namespace {
-
-size_t count_of(std::string_view text, std::string_view part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
-  return found;
-}
 
 // Distance of two colours "#rrggbb" in OKLab, where 0.02 can just be seen.
 double distance_in_oklab(const std::string& one, const std::string& other) {
@@ -48,7 +43,7 @@ TEST(Colours, OfThePaletteCanBeToldApartInLightAndDark) {
   const std::string style(style_css);
   for (int number = 0; number <= 18; ++number) {
     const std::string name = number == 0 ? "--rest: #" : fmt::format("--p{}: #", number);
-    ASSERT_EQ(count_of(style, name), 2u) << name;
+    ASSERT_EQ(test::count(style, name), 2u) << name;
     palettes[0].push_back(style.substr(style.find(name) + name.size() - 1, 7));
     palettes[1].push_back(style.substr(style.rfind(name) + name.size() - 1, 7));
   }
@@ -64,7 +59,7 @@ TEST(Colours, EachNumberHasOneOfItsOwnAndARule) {
   for (int number = 1; number <= 64; ++number) {
     const std::string name = colour_class(number), selector = fmt::format(".{} {{", name);
     classes.insert(name);
-    ASSERT_EQ(count_of(style, selector), 1u) << name;
+    ASSERT_EQ(test::count(style, selector), 1u) << name;
     const size_t begin = style.find(selector) + selector.size();
     rules.insert(style.substr(begin, style.find('}', begin) - begin));
   }
@@ -97,7 +92,7 @@ TEST(Chart, ANameOfAStageIsWholeWhereThereIsRoomBesideIt) {
   EXPECT_THAT(chart_html(chart), HasSubstr("<span class=\"last\">prefer</span>"));
   EXPECT_THAT(chart_html(chart), Not(HasSubstr("class=\"short\"")));
   chart.stages = {{"first", 0, 100}, {"second", 100, 200}, {"instruct", 200, 5800}};
-  EXPECT_EQ(count_of(chart_html(chart), "class=\"short\""), 2u) << "they would touch";
+  EXPECT_EQ(test::count(chart_html(chart), "class=\"short\""), 2u) << "they would touch";
   EXPECT_THAT(chart_html(chart), HasSubstr("\">instruct</span>"));
 }
 

@@ -8,6 +8,12 @@
 
 namespace fvlm::test {
 
+inline size_t count(std::string_view text, std::string_view part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
+  return found;
+}
+
 struct Markup {
   std::string problem;           // the first: "</div> closes <p> at byte 120"; empty for none
   std::vector<std::string> tags; // as they stand, "<a href=\"#x\">"

@@ -15,16 +15,11 @@ namespace fvlm::report {
 namespace {
 
 using nlohmann::json;
+using test::count;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
-
-size_t count(std::string_view text, std::string_view part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
-  return found;
-}
 
 // A run of one stage, "latents", with evaluations and shown samples.
 class MadeRun {
