@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fnmatch.h>
-#include <string_view>
 
 namespace fvlm::budget {
 

@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <functional>
-
 namespace fvlm::budget {
 
 RankBudget rank_budget(const plan::Plan& plan, const StageBudget& budget, int64_t ranks) {

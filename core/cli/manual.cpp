@@ -1,6 +1,5 @@
 #include "cli/manual.h"
 
-#include "base/text.h"
 #include "cli/options.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 #include "jinja/interpreter.h"
 
-#include "jinja/attributes.h"
 #include "jinja/format.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "jinja/methods.h"
 
 #include "jinja/code_points.h"
-#include "jinja/format.h"
 
 #include <fmt/format.h>
 

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <link.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
 #include "base/utf8.h"
 #include "recipe/schema/basic.h"
 
-#include <optional>
 #include <type_traits>
 
 namespace fvlm::recipe {

@@ -3,7 +3,6 @@
 #include "recipe/sandbox_interpreter.h"
 
 #include <algorithm>
-#include <compare>
 
 namespace fvlm::recipe {
 namespace {

@@ -1,6 +1,5 @@
 #include "recipe/positions.h"
 
-#include "base/text.h"
 #include "recipe/schema/mistakes.h"
 #include "recipe/schema/type.h"
 

@@ -3,8 +3,6 @@
 #include "segment_layout.h"
 #include "zero_rows.cuh"
 
-#include <algorithm>
-
 namespace fvlm::plugins {
 namespace {
 

@@ -9,8 +9,6 @@
 #include "online_softmax.cuh"
 #include "paged_attention.h"
 
-#include <algorithm>
-
 namespace fvlm::plugins {
 namespace {
 

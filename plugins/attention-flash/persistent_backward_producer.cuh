@@ -6,7 +6,6 @@
 #include "persistent.cuh"
 #include "warp_rows.cuh"
 
-#include <algorithm>
 #include <cmath>
 
 namespace fvlm::plugins {

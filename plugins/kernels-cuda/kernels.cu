@@ -4,9 +4,7 @@
 #include "common/norm_heads.h"
 #include "launches.h"
 
-#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 namespace fvlm::plugins {
 namespace {

@@ -1,7 +1,6 @@
 // The HTML document around the sections of a page.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace fvlm::report {

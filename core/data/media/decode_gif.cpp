@@ -1,13 +1,10 @@
 // GIFs as an image, which is their first frame, and as a video.
-#include "base/error.h"
 #include "data/media/decoders.h"
 #include "data/media/gif.h"
 #include "data/media/resize.h"
 #include "data/media/video.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace fvlm {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "base/config_reader.h"
 #include "base/error.h"
-#include "base/json.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,4 @@
 #include "base/error.h"
-#include "data/media/decode_image.h"
 #include "data/samples/error_context.h"
 #include "data/samples/npy.h"
 #include "data/samples/parts.h"

@@ -1,6 +1,7 @@
 #include "data/stream/permutation.h"
 
 #include "base/hash.h"
+#include "base/random.h"
 
 #include <bit>
 

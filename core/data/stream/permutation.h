@@ -1,7 +1,7 @@
 // Permutation: a pseudorandom permutation of n items, computed index by index without storing it.
 #pragma once
-#include "base/random.h"
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,4 @@
 // The schema of fvlm.model { }: vision tower, decoder and connector.
-#include "base/text.h"
 #include "model/connector/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"

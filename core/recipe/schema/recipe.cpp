@@ -1,5 +1,4 @@
 // The schema of fvlm.recipe { }: the whole run, and what all its stages share.
-#include "base/text.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
 

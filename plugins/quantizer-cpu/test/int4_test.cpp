@@ -1,7 +1,6 @@
 // int4_test.cpp: the scheme int4 of the built quantizer-cpu library: layout, scales, and products against double.
 #include "common/testing/guarded.h"
 #include "common/testing/harness.h"
-#include "common/testing/values.h"
 
 #include <cmath>
 
