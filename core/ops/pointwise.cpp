@@ -73,6 +73,21 @@ Value geglu(Tape& tape, const Value& gate_up) {
   return y;
 }
 
+Value scale_columns(Tape& tape, const Value& x, int64_t columns, const at::Tensor& factors) {
+  const auto scale = [columns, factors](const at::Tensor& rows) { rows.narrow(1, 0, columns).mul_(factors); };
+  scale(x.data);
+  if (!tape.records(x)) return x;
+  Value y(x.data, true);
+  y.gradient->set_destination_of(*x.gradient);
+  tape.push([scale, in = x.gradient, out = y.gradient] {
+    if (out->empty()) return;
+    at::Tensor d = out->take_exclusive();
+    scale(d);
+    in->add(std::move(d));
+  });
+  return y;
+}
+
 Value softcap(Tape& tape, const Value& x, double cap) {
   const auto type = x.data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor part = (x.data.to(type) / cap).tanh_();

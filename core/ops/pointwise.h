@@ -16,6 +16,9 @@ Value relu_squared(Tape& tape, const Value& x);
 // gelu(gate) * up, with GELU's approximation with tanh, where gate_up holds the columns of gate, then those of up.
 Value geglu(Tape& tape, const Value& gate_up);
 
+// The leading columns of each row times the row's factor [rows, 1], in place: x must not be read any more.
+Value scale_columns(Tape& tape, const Value& x, int64_t columns, const at::Tensor& factors);
+
 // cap * tanh(x / cap), computed and returned in float32, or in float64 where x is.
 Value softcap(Tape& tape, const Value& x, double cap);
 
