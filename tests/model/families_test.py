@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
-                          Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, MistralConfig,
+                          Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
                           Gemma2Config, GemmaConfig, Gemma3TextConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
@@ -29,6 +29,7 @@ VOCABULARY = 61
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+MINISTRAL = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}  # queries are scaled from the 16th position on
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 MODELS = {
     "llama-default": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}),
@@ -42,6 +43,9 @@ MODELS = {
     "mistral": (MistralConfig, {"sliding_window": None}),
     "mistral-window": (MistralConfig, {"sliding_window": 128, "head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "mistral-short-window": (MistralConfig, {"sliding_window": 5}),
+    "ministral3": (Ministral3Config, {"rope_parameters": MINISTRAL, "head_dim": 16}),
+    "ministral3-window": (Ministral3Config, {"rope_parameters": MINISTRAL | {"llama_4_scaling_beta": 0.5}, "sliding_window": 20,
+                                             "head_dim": 24, "tie_word_embeddings": True}),
     "smollm3": (SmolLM3Config, {"no_rope_layer_interval": 2}),
     "smollm3-yarn": (SmolLM3Config, {"no_rope_layers": [0, 1, 0], "rope_parameters": YARN, "tie_word_embeddings": False}),
     "granite": (GraniteConfig, {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2,
@@ -279,7 +283,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

@@ -384,7 +384,7 @@ std::vector<Wrong> wrong_decoders() {
       decoder("silu_in_nanochats_mlp", R"({"model_type": "nanochat", "hidden_act": "silu"})", {"only relu2 is"}),
       decoder("mixture_of_experts", R"({"num_local_experts": 8})", {"'num_local_experts' = 8", "experts"}),
       decoder("qwen3_moe", R"({"model_type": "qwen3_moe"})",
-              {"\"qwen3_moe\"", "llama, mistral, smollm3, granite, olmo2, gemma, gemma2, gemma3_text, qwen2, qwen3"}),
+              {"\"qwen3_moe\"", "llama, mistral, ministral3, smollm3, granite, olmo2, gemma, gemma2, gemma3_text"}),
       decoder("sliding_window", R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 2})",
               {"'use_sliding_window' = true", "full attention", "set it to false"}),
       decoder("mistrals_window_zero", R"({"model_type": "mistral", "sliding_window": 0})", {"'sliding_window' is 0"}),

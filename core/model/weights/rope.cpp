@@ -22,7 +22,8 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
                                                              {"llama3", Type::llama3},
                                                              {"yarn", Type::yarn},
                                                              {"dynamic", Type::none}}};
-constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved";
+constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved",
+                     *beta_key = "llama_4_scaling_beta";
 constexpr const char *full_key = "full_attention", *sliding_key = "sliding_attention",
                      *local_theta_key = "rope_local_base_freq";
 constexpr double max_theta = 1e12, max_factor = 1e6;
@@ -72,6 +73,7 @@ void read_yarn(ConfigReader& config, int64_t max_position_embeddings, RopeScalin
                                                                              magnitude_of(scaling.factor, scale_of_all)
                                                                        : magnitude_of(scaling.factor, 1),
                                        max_factor);
+  if (config.has(beta_key)) scaling.llama_4_scaling_beta = config.number(beta_key, std::nullopt, 0, max_factor);
   if (scaling.factor < 1) config.problems().add("'factor' = {} is less than 1", scaling.factor);
   if (scaling.beta_fast < scaling.beta_slow)
     config.problems().add("'beta_fast' = {} is less than 'beta_slow' = {}", scaling.beta_fast, scaling.beta_slow);
@@ -218,6 +220,7 @@ void write_rope(nlohmann::json& config, const Rope& rope) {
   out["beta_slow"] = scaling.beta_slow;
   out["truncate"] = scaling.truncate;
   out["attention_factor"] = scaling.attention_factor;
+  if (scaling.llama_4_scaling_beta) out[beta_key] = *scaling.llama_4_scaling_beta;
 }
 
 std::vector<double> rope_frequencies(const Rope& rope, int64_t head_dim) {

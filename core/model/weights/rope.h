@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace fvlm {
@@ -20,6 +21,9 @@ struct RopeScaling {
   double beta_fast = 0, beta_slow = 0;              // yarn
   bool truncate = true;                             // yarn: whether the range between those is of whole dimensions
   double attention_factor = 1;                      // yarn: of the rotated queries and keys
+  // yarn of Ministral 3: queries are multiplied by 1 + beta * log(1 + position / original positions), the quotient
+  // rounded down.
+  std::optional<double> llama_4_scaling_beta;
 
   bool operator==(const RopeScaling&) const = default;
 };

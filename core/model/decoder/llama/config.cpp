@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
-// gated MLP. Mistral, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL, Qwen2.5-VL and
-// Qwen3-VL, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
+// Qwen2.5-VL and Qwen3-VL, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -48,10 +48,12 @@ void refuse_windows_by_layer(ConfigReader& config) {
                        layer_types_key, "every layer has full attention, without a sliding window");
 }
 
-// All layers of Mistral have a window. One of as many rows as there are positions hides nothing.
+// All layers of Mistral have a window, those of Ministral 3 where its config says one. One of as many rows as there are
+// positions hides nothing.
 void read_mistral_window(ConfigReader& config, DecoderConfig& out) {
-  const int64_t positions = out.max_position_embeddings,
-                window = config.has_null(window_key) ? positions : config.whole(window_key, 4096, 1, most_positions);
+  const int64_t positions = out.max_position_embeddings, otherwise = out.model_type == mistral ? 4096 : positions,
+                window =
+                    config.has_null(window_key) ? positions : config.whole(window_key, otherwise, 1, most_positions);
   if (window >= positions) return;
   out.sliding_window = window;
   out.sliding_layers.assign(static_cast<size_t>(out.num_hidden_layers), 1);
@@ -89,6 +91,15 @@ void read_gemma_windows(ConfigReader& config, DecoderConfig& out) {
   for (size_t i = 0; i < count; ++i)
     out.sliding_layers.push_back(layers.size() == count ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
   out.sliding_window = config.whole(window_key, 4096, 1, most_positions);
+}
+
+// Only Ministral 3 scales its queries by their positions, whatever the config of another model says.
+void read_query_scaling(ConfigReader& config, DecoderConfig& out) {
+  std::optional<double>& beta = out.rope_scaling.llama_4_scaling_beta;
+  if (out.model_type != ministral3) return beta.reset();
+  if (!beta)
+    config.problems().add("'rope_parameters' of the type yarn with 'llama_4_scaling_beta' is missing, by which this "
+                          "model scales its queries");
 }
 
 void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
@@ -133,7 +144,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.head_dim = config.whole_or_null("head_dim", most_heads)
                      .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
-  if (model_type == "mistral") read_mistral_window(config, out);
+  if (model_type == mistral || model_type == ministral3) read_mistral_window(config, out);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
   const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
@@ -146,6 +157,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
                                          : read_rope(config, out.max_position_embeddings, usual);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
+  read_query_scaling(config, out);
   out.mrope_section = rope.mrope_section;
   if (has_mrope) check_mrope_section(config, out);
   out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
@@ -182,7 +194,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
-  if (config.model_type == "mistral") // where the key is missing, there is a window
+  if (config.model_type == mistral || config.model_type == ministral3) // where the key is missing, Mistral has a window
     out[window_key] = config.sliding_window == 0 ? nlohmann::json() : nlohmann::json(config.sliding_window);
   if (config.model_type == gemma2 || config.model_type == gemma3) {
     out[query_scale_key] = std::llround(std::pow(config.attention_multiplier, -2));
@@ -288,7 +300,8 @@ WeightLayout layout(const DecoderConfig& config) {
 DecoderFamily llama_family() {
   return {.name = "llama",
           .types = {{"llama", "LlamaForCausalLM"},
-                    {"mistral", "MistralForCausalLM"},
+                    {mistral, "MistralForCausalLM"},
+                    {ministral3, "Ministral3ForCausalLM"},
                     {"smollm3", "SmolLM3ForCausalLM"},
                     {"granite", "GraniteForCausalLM"},
                     {"olmo2", "Olmo2ForCausalLM"},

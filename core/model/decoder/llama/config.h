@@ -8,6 +8,7 @@ namespace fvlm::llama {
 
 inline constexpr int64_t most_positions = int64_t{1} << 30;
 inline constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
+inline constexpr const char *mistral = "mistral", *ministral3 = "ministral3";
 inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text";
 inline constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
 inline constexpr const char *layer_types_key = "layer_types", *window_key = "sliding_window",

@@ -30,6 +30,16 @@ DecoderConfig mistral_defaults(ConfigReader& config) {
   return out;
 }
 
+DecoderConfig ministral3_defaults(ConfigReader& config) {
+  DecoderConfig out = mistral_defaults(config);
+  out.vocab_size = int64_t{1} << 17;
+  out.num_hidden_layers = 34;
+  out.head_dim = 128;
+  out.max_position_embeddings = int64_t{1} << 18;
+  out.rms_norm_eps = 1e-5;
+  return out;
+}
+
 DecoderConfig smollm3_defaults(ConfigReader& config) {
   DecoderConfig out = llama_defaults(config);
   out.vocab_size = 128256;
@@ -206,11 +216,12 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
 
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},     {"mistral", mistral_defaults},   {"smollm3", smollm3_defaults},
-      {"granite", granite_defaults}, {"olmo2", olmo2_defaults},       {"qwen2", qwen2_defaults},
-      {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults}, {"ghostvis", ghostvis_defaults},
-      {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},       {gemma3, gemma3_defaults},
-      {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults}, {qwen3_vl, qwen3_vl_defaults}};
+      {"llama", llama_defaults},       {mistral, mistral_defaults},   {ministral3, ministral3_defaults},
+      {"smollm3", smollm3_defaults},   {"granite", granite_defaults}, {"olmo2", olmo2_defaults},
+      {"qwen2", qwen2_defaults},       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
+      {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
+      {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
+      {qwen3_vl, qwen3_vl_defaults}};
   return all.at(model_type)(config);
 }
 

@@ -171,6 +171,20 @@ Value Llama::QueryKeyValue::adjacent(int64_t head_dim) const {
   return Value(at::concat({columns(q), columns(k), columns(v)}, 1));
 }
 
+at::Tensor Llama::query_factors(const at::Tensor& positions, int64_t bound, const at::TensorOptions& options) const {
+  const RopeScaling& scaling = config_.rope_scaling;
+  if (!scaling.llama_4_scaling_beta || bound <= scaling.original_max_position_embeddings) return {};
+  const at::Tensor periods =
+      positions.to(at::kFloat).div_(static_cast<double>(scaling.original_max_position_embeddings)).floor_();
+  return periods.log1p_().mul_(*scaling.llama_4_scaling_beta).add_(1).unsqueeze(1).to(options);
+}
+
+// Before their rotation, which is linear.
+Value Llama::scaled_queries(Tape& tape, const Value& qkv, const at::Tensor& factors) const {
+  if (!factors.defined()) return qkv;
+  return ops::scale_columns(tape, qkv, config_.num_attention_heads * config_.head_dim, factors);
+}
+
 Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
@@ -211,13 +225,14 @@ Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const
 }
 
 template <class Attend>
-void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
-                      const ops::SharedGradientPass& pass) const {
+void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const at::Tensor& query_factors,
+                      const Attend& attend, const ops::SharedGradientPass& pass) const {
   const int64_t rows = stream.branch.data.size(0);
   const auto input = [&](const ops::Weight& weight) { return input_of(weight, rows, pass); };
   // One variable, so that what the tape does not keep is freed before the next operation but one.
   Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
   x = ops.linear(tape, x, layer.qkv.weight, layer.qkv.bias, pass);
+  x = scaled_queries(tape, x, query_factors);
   x = attend(heads_of(tape, ops, layer, x), input(layer.out.weight));
   x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
   stream.branch = branch_output(tape, ops, std::move(x), layer.attention_post_norm);
@@ -239,16 +254,19 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
                      const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const {
   Stream stream({entry(tape, ops, x)}, compensated);
   const Tape::LightCheckpointing lean(tape, recompute.light);
+  // The ranks of a context have rows of any position.
+  const int64_t bound = segments.ring.defined() ? config_.max_position_embeddings : segments.max_length;
+  const at::Tensor factors = query_factors(segments.positions, bound, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, compensated,
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors,
                         pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
       const auto attend = [&](const QueryKeyValue& heads, const at::Tensor& into) {
         return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, into);
       };
-      run_layer(inner, ops, layer, own, attend, pass);
+      run_layer(inner, ops, layer, own, factors, attend, pass);
       return own.parts();
     };
     const auto out = recomputes ? ops::checkpointed(tape, stream.parts(), block) : block(tape, stream.parts());
@@ -278,17 +296,19 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     return ops::add(no_grad, sum, as_residual(no_grad, Value(columns(layer + 1))));
   };
   Value residual = entry(no_grad, ops, Value(columns(0).contiguous()));
+  const at::Tensor factors =
+      query_factors(rows.positions, rows.page_table.size(1) * pages.page_rows, ops.tensor_options());
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const ops::PagedKeys keys{pages.keys(i),  pages.values(i), rows.page_table,
                               rows.sequences, rows.lengths,    rows.looks_ahead()};
     const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
-      return Value(ops.append_and_attend(qkv, config_.num_attention_heads, keys, rows.positions, rows.places,
-                                         rows.are_independent(), layer.attention, norms));
+      return Value(ops.append_and_attend(scaled_queries(no_grad, qkv, factors), config_.num_attention_heads, keys,
+                                         rows.positions, rows.places, rows.are_independent(), layer.attention, norms));
     };
     if (config_.post_norms) {
-      run_layer(no_grad, ops, layer, stream, [&](const QueryKeyValue& heads, const at::Tensor&) {
+      run_layer(no_grad, ops, layer, stream, {}, [&](const QueryKeyValue& heads, const at::Tensor&) {
         return attend(heads.adjacent(config_.head_dim), nullptr);
       });
       stream.branch = with_added(stream.branch, i);

@@ -49,14 +49,19 @@ class Llama : public Decoder {
     ops::Heads q, k, v;
     Value adjacent(int64_t head_dim) const; // in one value, as append_and_attend() reads them; without a gradient
   };
+  // [rows, 1] by which the queries of rows are multiplied, all of whose positions are below `bound`; undefined where
+  // they all stay as they are.
+  at::Tensor query_factors(const at::Tensor& positions, int64_t bound, const at::TensorOptions& options) const;
+  Value scaled_queries(Tape& tape, const Value& qkv, const at::Tensor& factors) const;
   QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
   bool has_swiglu() const { return config_.gated_mlp && !config_.gelu_gate; }
   // The MLP's activation where it is another one.
   Value activated(Tape& tape, const Value& up) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
+  // `query_factors`: undefined where `attend` applies them.
   template <class Attend>
-  void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
-                 const ops::SharedGradientPass& pass = {}) const;
+  void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const at::Tensor& query_factors,
+                 const Attend& attend, const ops::SharedGradientPass& pass = {}) const;
 
   // The rows that enter the first layer, and those that are added behind one, as the residual has them. The residual is
   // held divided by residual_multiplier, so that what branches add needs no factor. Norms take any factor out again, by
