@@ -1,5 +1,6 @@
 // The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (transformers' Qwen2VisionTransformerPretrainedModel,
 // Qwen2_5_VisionTransformerPretrainedModel and Qwen3VLVisionModel) without their mergers, which are the connector.
+#include "model/encoder/axial_rope.h"
 #include "model/weights/model_family.h"
 
 #include <fmt/format.h>
@@ -39,13 +40,7 @@ void check(ConfigReader& reader, const VisionConfig& config) {
   reader.refuse_unless(config.num_channels == 3, "in_channels", "frames have three channels");
   const char* activation = activation_of(config.model_type);
   reader.refuse_unless(config.hidden_act == activation, "hidden_act", fmt::format("only {} is", activation));
-  if (const nlohmann::json* rope = reader.object("rope_parameters")) {
-    const bool is_plain = rope->value("rope_type", "axial") == "axial" && rope->value("rope_theta", 10000.0) == 10000.0;
-    reader.refuse_unless(is_plain, "rope_parameters", "only the type axial with a theta of 10000 is");
-  }
-  if (config.hidden_size % (4 * config.num_attention_heads))
-    reader.problems().add("{} heads of a width of {} have no dimensions that two axes share evenly in pairs",
-                          config.num_attention_heads, config.hidden_size);
+  check_axial_rope(reader, config);
   if (config.rms_norm && config.window_size < config.image_size)
     reader.problems().add("'window_size' = {} is less than the {} pixels that become one row of the decoder",
                           config.window_size, config.image_size);

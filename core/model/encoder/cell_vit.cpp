@@ -1,0 +1,277 @@
+#include "model/encoder/cell_vit.h"
+
+#include "base/error.h"
+#include "ops/pointwise.h"
+#include "ops/rows.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+namespace fvlm::model {
+namespace {
+
+// int32 [2, patches]: the line and the column of each patch in its image.
+constexpr const char* positions_map = "encoder.positions";
+// int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
+constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
+constexpr const char* windows_map = "encoder.windows"; // segments
+// int64 [slots * frames of a step]: the squares that each cell shows, in packs with videos.
+constexpr const char* squares_map = "encoder.squares";
+// int64 and float32 [patches, 4]: the learned positions around each patch, and their shares.
+constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
+
+// By the line and by the column of a patch, which share a head's frequencies evenly.
+ops::Rotary rotary_of(const VisionConfig& config, bool frequencies_alternate, const at::Device& device) {
+  const int64_t half = config.head_dim() / 2, own = half / 2;
+  const at::Tensor axes = at::zeros({2, half}, at::kDouble);
+  auto frequencies = axes.accessor<double, 2>();
+  for (int64_t i = 0; i < own; ++i) {
+    const auto frequency = [&](double place) { return std::pow(10000.0, -place / static_cast<double>(half)); };
+    frequencies[0][i] = frequency(static_cast<double>(2 * i));
+    frequencies[1][own + i] = frequency(static_cast<double>(2 * i + (frequencies_alternate ? 1 : 0)));
+  }
+  ops::Rotary rotary{.dimensions = config.head_dim()};
+  rotary.axes = axes.to(device);
+  return rotary;
+}
+
+// The cells of images in the order of their windows of side x side cells, those at the margins maybe smaller, and how
+// many each window has.
+struct Windows {
+  std::vector<int64_t> cells, lengths;
+
+  void add(const ImageGrid& image, int64_t side) {
+    for (int64_t step = 0; step < image.steps; ++step) add_step(image, side);
+  }
+
+ private:
+  void add_step(const ImageGrid& image, int64_t side) {
+    const int64_t first = std::ssize(cells);
+    for (int64_t top = 0; top < image.rows; top += side)
+      for (int64_t left = 0; left < image.columns; left += side) {
+        const int64_t bottom = std::min(top + side, image.rows), right = std::min(left + side, image.columns);
+        for (int64_t row = top; row < bottom; ++row)
+          for (int64_t column = left; column < right; ++column) cells.push_back(first + row * image.columns + column);
+        lengths.push_back((bottom - top) * (right - left));
+      }
+  }
+};
+
+// Where a line of `size` patches has its patch `index` on a line of `side` learned positions that both end at the same
+// margins: between two neighbors, in float32 as transformers computes it.
+struct Between {
+  std::array<int64_t, 2> neighbors;
+  std::array<float, 2> shares;
+
+  Between(int64_t index, int64_t size, int64_t side) {
+    const float place = static_cast<float>(index) * static_cast<float>(side - 1) /
+                        static_cast<float>(std::max<int64_t>(size - 1, 1)),
+                before = std::floor(place);
+    const auto first = static_cast<int64_t>(before);
+    neighbors = {std::min(first, side - 1), std::min(first + 1, side - 1)};
+    shares = {1 - (place - before), place - before};
+  }
+};
+
+// The four learned positions around each patch, those of padding with shares of 0.
+struct LearnedPositions {
+  std::vector<int64_t> index;
+  std::vector<float> shares;
+
+  void add(const Between& line, const Between& column, int64_t side) {
+    for (size_t i = 0; i < 2; ++i)
+      for (size_t j = 0; j < 2; ++j) {
+        index.push_back(line.neighbors[i] * side + column.neighbors[j]);
+        shares.push_back(line.shares[i] * column.shares[j]);
+      }
+  }
+  void add_to(PackMaps& maps, int64_t rows, const at::Device& device) {
+    index.resize(static_cast<size_t>(4 * rows), 0);
+    shares.resize(static_cast<size_t>(4 * rows), 0);
+    maps.tensors[learned_map] = at::tensor(index, at::kLong).view({rows, 4}).to(device);
+    maps.tensors[shares_map] = at::tensor(shares, at::kFloat).view({rows, 4}).to(device);
+  }
+};
+
+} // namespace
+
+CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters)
+    : config_(config), is_gated_(traits.up.size() == 2),
+      patch_weight_(parameters.weight("vision." + std::string(traits.patch) + ".weight").as_matrix()),
+      rotary_(rotary_of(config, traits.frequencies_alternate, patch_weight_.value().device())) {
+  const std::string vision = "vision.";
+  const auto norm = [&](const std::string& stem) -> VitNorm {
+    return {parameters.weight(stem + ".weight"), config.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"),
+            config.layer_norm_eps};
+  };
+  if (traits.position) {
+    patch_bias_ = parameters.weight(vision + traits.patch + ".bias");
+    position_ = parameters.weight(vision + traits.position + ".weight");
+  }
+  if (traits.input_norm) input_norm_ = norm(vision + traits.input_norm);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string stem = fmt::format("{}{}{}.", vision, traits.layers, i);
+    // The linears that one product reads together.
+    const auto linear = [&](const std::vector<const char*>& names) -> Operations::Layer {
+      const auto all = [&](const char* suffix) {
+        std::vector<std::string> full;
+        full.reserve(names.size());
+        for (const char* name : names) full.push_back(stem + name + suffix);
+        return parameters.fused(full);
+      };
+      return {all(".weight"), traits.biases ? all(".bias") : ops::Weight()};
+    };
+    const bool is_whole = std::ranges::count(config.fullatt_block_indexes, i) > 0;
+    layers_.push_back({norm(stem + traits.before_attention), norm(stem + traits.before_mlp), linear(traits.qkv),
+                       linear({traits.out}), linear(traits.up), linear({traits.down}), has_windows() && !is_whole});
+  }
+}
+
+void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
+  const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches;
+  std::vector<int32_t> lines, columns;
+  LearnedPositions learned;
+  for (const ImageGrid& image : layout.images)
+    for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
+      const int64_t cell = patch / patches % image.step_cells(), inner = patch % patches,
+                    line = cell / image.columns * side + inner / side,
+                    column = cell % image.columns * side + inner % side, grid = config_.position_side();
+      lines.push_back(static_cast<int32_t>(line));
+      columns.push_back(static_cast<int32_t>(column));
+      if (has_learned_positions())
+        learned.add({line, image.rows * side, grid}, {column, image.columns * side, grid}, grid);
+    }
+  if (has_learned_positions()) learned.add_to(maps, rows, layout.device);
+  lines.resize(static_cast<size_t>(rows), 0);
+  columns.resize(static_cast<size_t>(rows), 0);
+  at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)}),
+             squares = squares_of(layout);
+  if (has_windows()) {
+    Windows windows;
+    for (const ImageGrid& image : layout.images) windows.add(image, window_side());
+    const int64_t used = std::ssize(windows.cells);
+    windows.cells.resize(static_cast<size_t>(layout.slots));
+    std::iota(windows.cells.begin() + used, windows.cells.end(), used);
+    const at::Tensor cells = at::tensor(windows.cells, at::kLong);
+    const at::Tensor order = (cells.unsqueeze(1) * patches + at::arange(patches)).flatten();
+    positions = positions.index_select(1, order);
+    if (squares.defined()) squares = squares.index_select(0, cells);
+    maps.tensors[cells_map] = cells.to(layout.device);
+    maps.tensors[patches_map] = order.argsort().to(layout.device);
+    const int64_t longest = window_side() * window_side() * patches;
+    for (int64_t& length : windows.lengths) length *= patches;
+    maps.segments[windows_map] = segments_of(windows.lengths, layout.slots, rows, longest, layout.device);
+    maps.segments[windows_map].positions = at::Tensor();
+  }
+  maps.tensors[positions_map] = positions.to(layout.device);
+  if (squares.defined()) maps.tensors[squares_map] = squares.flatten().to(layout.device);
+}
+
+Value CellVit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
+                       const PackMaps& maps) const {
+  return forward_with_layers(tape, ops, frames, images, maps)[0];
+}
+
+Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const {
+  const Value pixels(patches_of(cells_of(frames, maps), config_.patch_size, ops.options().dtype,
+                                ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
+  Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
+  if (has_learned_positions())
+    x = ops::add(tape, x,
+                 ops::mix_rows_of(tape, position_, maps.tensors.at(learned_map), maps.tensors.at(shares_map),
+                                  ops.options().dtype));
+  return input_norm_.weight.defined() ? input_norm_(tape, ops, x) : x;
+}
+
+std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames,
+                                                const Segments& images, const PackMaps& maps) const {
+  const int64_t side = config_.image_size;
+  if (frames.size(2) != side || frames.size(3) != side)
+    throw Error(ErrorKind::data,
+                "frames of {} x {} pixels do not fit the encoder, whose images consist of cells of {} x {}",
+                frames.size(2), frames.size(3), side, side)
+        .advise("set the model's image_size to {}: images themselves may have any size", side);
+  const Tape::LightCheckpointing lean(tape, recompute.light);
+  Value x = embedded(tape, ops, frames, maps);
+  std::vector<Value> out(1);
+  const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
+  const at::Tensor positions = maps.tensors.at(positions_map);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    const Segments& segments = layer.attends_to_windows ? windows : images;
+    const auto block = [this, &ops, &layer, segments, positions](Tape& inner, const std::vector<Value>& in) {
+      return std::vector<Value>{pass(inner, ops, layer, in[0], segments, positions)};
+    };
+    x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
+    if (std::ranges::count(config_.deepstack_visual_indexes, i) > 0) out.push_back(x);
+  }
+  out[0] = has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
+  return out;
+}
+
+double CellVit::image_flops(const ImageGrid& image, bool trains) const {
+  const int64_t width = config_.hidden_size, patches = config_.spatial_merge_size * config_.spatial_merge_size;
+  const auto rows = static_cast<double>(image.cells() * patches),
+             rows_of_step = static_cast<double>(image.step_cells() * patches);
+  Windows windows;
+  if (has_windows()) windows.add(image, window_side());
+  double pairs = 0; // of all layers
+  for (const Layer& layer : layers_)
+    if (!layer.attends_to_windows)
+      pairs += rows * rows_of_step;
+    else
+      for (const int64_t cells : windows.lengths)
+        pairs += static_cast<double>(cells * cells) * static_cast<double>(patches * patches);
+  const double layer =
+      4 * product_flops(width, width) + (is_gated_ ? 3 : 2) * product_flops(width, config_.intermediate_size);
+  const ForwardFlops embed{product_flops(patch_weight_.value().size(1), width) * rows, 0},
+      layers{layer * rows * static_cast<double>(layers_.size()), attention_pair_flops(width) * pairs};
+  return with_backward(embed, trains, false) + with_backward(layers, trains, trains);
+}
+
+at::Tensor CellVit::squares_of(const CellLayout& layout) const {
+  if (layout.squares == 0) return {};
+  const int64_t times = config_.temporal_patch_size;
+  std::vector<int64_t> squares;
+  int64_t begin = 0;
+  for (const ImageGrid& image : layout.images)
+    for (int64_t step = 0; step < image.steps; ++step, begin += image.step_cells() * image.step_frames)
+      for (int64_t cell = 0; cell < image.step_cells(); ++cell)
+        for (int64_t time = 0; time < times; ++time)
+          squares.push_back(begin + cell + (image.is_video() ? time * image.step_cells() : 0));
+  squares.resize(static_cast<size_t>(layout.slots * times), layout.squares - 1);
+  return at::tensor(squares, at::kLong).view({layout.slots, times});
+}
+
+at::Tensor CellVit::cells_of(const at::Tensor& frames, const PackMaps& maps) const {
+  if (const auto found = maps.tensors.find(squares_map); found != maps.tensors.end())
+    return frames.index_select(0, found->second).unflatten(0, {-1, config_.temporal_patch_size});
+  return has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
+}
+
+Value CellVit::pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
+                    const at::Tensor& positions) const {
+  const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
+  const Value qkv = ops.linear(tape, layer.before_attention(tape, ops, x), layer.qkv.weight, layer.qkv.bias);
+  ops::Heads q{qkv, 0, heads}, k{qkv, width, heads}, v{qkv, 2 * width, heads};
+  ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
+  const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
+  const Value attended = ops.linear(tape, read, layer.out, x);
+  const Value normed = layer.before_mlp(tape, ops, attended);
+  if (!is_gated_)
+    return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr,
+                        config_.hidden_act == "quick_gelu" ? ops::Gelu::quick : ops::Gelu::tanh);
+  const Value gate_up = ops.linear(tape, normed, layer.up.weight, layer.up.bias);
+  return ops.linear_of_swiglu(tape, gate_up, layer.down, attended);
+}
+} // namespace fvlm::model

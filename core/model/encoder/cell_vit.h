@@ -1,0 +1,76 @@
+// CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to Qwen3-VL
+// and Pixtral, which differ in a few traits and in what their weights are called. A frame is a cell of an image, the
+// square of patches that becomes one row of the decoder, or the same square of a few frames of a video, whose steps are
+// as images here. Queries and keys are rotated by the patch's line, and by its column: the first half of a head's
+// frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to windows of an image, but for some
+// that attend to the whole image; its rows are in the windows' order meanwhile. Qwen3-VL's patches have learned
+// positions besides, those of a square grid interpolated to the image's.
+#pragma once
+#include "model/encoder/encoder.h"
+#include "model/encoder/vit_layer.h"
+#include "model/pack.h"
+
+#include <vector>
+
+namespace fvlm::model {
+
+class CellVit : public Encoder {
+ public:
+  // Names behind "vision."; null: there is none.
+  struct Traits {
+    const char* patch;      // its embedding, with a bias where there are learned positions
+    const char* position;   // learned positions
+    const char* input_norm; // of embedded patches
+    const char* layers;     // the names of all layers begin with it: "blocks."
+    const char* before_attention;
+    std::vector<const char*> qkv; // that one product reads together, as for `up`
+    const char *out, *before_mlp;
+    std::vector<const char*> up; // gate and up where the MLP is gated, by SiLU
+    const char* down;
+    bool biases = true; // of the layers' linears
+    // Whether a head's frequencies are for lines and columns in turns; otherwise both have the same ones.
+    bool frequencies_alternate = false;
+  };
+  CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
+
+  int64_t width() const override { return config_.hidden_size; }
+  int64_t tokens_per_frame(int64_t height, int64_t image_width) const override {
+    return fvlm::tokens_per_frame(config_, height, image_width);
+  }
+  bool reads_cells() const override { return config_.reads_cells(); }
+  int64_t step_frames() const override { return config_.temporal_patch_size; }
+  bool trains() const override { return patch_weight_.requires_grad(); }
+  void add_maps(PackMaps& maps, const CellLayout& layout) const override;
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
+                const PackMaps& maps) const override;
+  std::vector<Value> forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& images,
+                                         const PackMaps& maps) const override;
+  double flops(int64_t, bool trains) const override { return image_flops({1, 1}, trains); }
+  double image_flops(const ImageGrid& image, bool trains) const override;
+
+ private:
+  struct Layer {
+    VitNorm before_attention, before_mlp;
+    Operations::Layer qkv, out, up, down;
+    bool attends_to_windows;
+  };
+  bool has_windows() const { return config_.window_size > 0; }
+  bool has_learned_positions() const { return config_.num_position_embeddings > 0; }
+  int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
+  // [slots, frames of a step] where the pack has videos. An image shows the same square in all of them.
+  at::Tensor squares_of(const CellLayout& layout) const;
+  // [slots, 3, H, W], or with all frames of their steps [slots, frames, 3, H, W], in the order of windows.
+  at::Tensor cells_of(const at::Tensor& frames, const PackMaps& maps) const;
+  Value embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const;
+  Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
+             const at::Tensor& positions) const;
+
+  VisionConfig config_;
+  bool is_gated_;
+  ops::Weight patch_weight_, patch_bias_, position_;
+  VitNorm input_norm_; // an undefined weight: there is none
+  ops::Rotary rotary_;
+  std::vector<Layer> layers_;
+};
+
+} // namespace fvlm::model
