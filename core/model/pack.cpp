@@ -52,9 +52,11 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
 // The maps of a pack, filled sample by sample.
 struct Maps {
   explicit Maps(const FrameReader& reader)
-      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second) {}
+      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second),
+        has_row_axes(reader.has_row_axes) {}
 
   const int64_t rows_per_frame, tokens_per_second;
+  const bool has_row_axes;
   std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
@@ -84,7 +86,9 @@ struct Maps {
     for (const Text& text : sample.texts) {
       const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
-      RowCounter counter(sample.grids, tokens_per_second);
+      // On one axis the rows of an image count as text, and may have text between them.
+      RowCounter counter(has_row_axes ? std::span<const ImageGrid>(sample.grids) : std::span<const ImageGrid>(),
+                         tokens_per_second);
       if (placeholders_of(text.tokens) == 0)
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++, counter);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
