@@ -26,8 +26,8 @@ using Json = nlohmann::json;
 // character, so that no text has it.
 constexpr std::string_view mark = "\uFDD0";
 // The image tokens of public models, which their templates write.
-constexpr std::array<std::string_view, 6> image_tokens{image_mark,           "<|image|>",        "<|image_pad|>",
-                                                       "<image_soft_token>", "<start_of_image>", "<IMG_CONTEXT>"};
+constexpr std::array<std::string_view, 7> image_tokens{
+    image_mark, "<|image|>", "<|image_pad|>", "<image_soft_token>", "<start_of_image>", "<IMG_CONTEXT>", "[IMG]"};
 // What Gemma 3's processor writes before and behind the token that its template writes for an image, behind whose rows
 // the latter stands.
 constexpr std::string_view gemma3_image = "<start_of_image>", gemma3_end = "<end_of_image>", gemma3_break = "\n\n";
@@ -44,7 +44,6 @@ Json object_in(const fs::path& file) {
 // The templates of a folder by name. A file of its own goes before an entry of a JSON file, as in transformers.
 std::map<std::string, Source> templates_of(const fs::path& folder) {
   std::map<std::string, Source> found;
-  const fs::path config = folder / "tokenizer_config.json", processor = folder / "chat_template.json";
   auto add = [&](const fs::path& file, const Json& written) {
     const std::string where = file.string() + ": chat_template";
     if (written.is_string()) found["default"] = {written.get<std::string>(), where};
@@ -54,7 +53,8 @@ std::map<std::string, Source> templates_of(const fs::path& folder) {
           entry["template"].is_string())
         found[entry["name"].get<std::string>()] = {entry["template"].get<std::string>(), where};
   };
-  for (const fs::path& file : {config, processor}) {
+  for (const char* name : {"tokenizer_config.json", "processor_config.json", "chat_template.json"}) {
+    const fs::path file = folder / name;
     const Json object = object_in(file);
     if (auto written = object.find("chat_template"); written != object.end()) add(file, *written);
   }

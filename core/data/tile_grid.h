@@ -10,7 +10,11 @@ namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl };
+enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral };
+// Whether tiles are cells, the squares of patches that become one row of the decoder each.
+constexpr bool has_cells(TileForm form) {
+  return form == TileForm::qwen2_vl || form == TileForm::pixtral;
+}
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all
 // that there is; 0: the image was not cut. Cells may be those of a video, or of one step of it, see ImageGrid.

@@ -87,10 +87,21 @@ std::vector<TokenId> rows_between(const Tokenizer& tokenizer, const char* start,
   return ids;
 }
 
+std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  const TokenId line_end = special_token(tokenizer, "[IMG_BREAK]"), end = special_token(tokenizer, "[IMG_END]");
+  std::vector<TokenId> ids;
+  for (int64_t row = 1; row <= grid.rows; ++row) {
+    append_rows(ids, grid.columns * rows_per_frame);
+    ids.push_back(row < grid.rows ? line_end : end);
+  }
+  return ids;
+}
+
 constexpr const char *vision_start = "<|vision_start|>", *vision_end = "<|vision_end|>";
 
 // What an image of cells needs at a mark: the chat templates of Qwen2-VL write the tokens around it themselves.
 std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image) {
+  if (image.front() == visual_placeholder) return image; // nothing stands before it
   const bool is_begun = mark > 0 && ids[mark - 1] == image.front();
   const bool is_ended = mark + 1 < ids.size() && ids[mark + 1] == image.back();
   if (is_begun != is_ended)
@@ -230,6 +241,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return rows_between(tokenizer, "<img>", "</img>", grid.frames() * rows_per_frame);
   case TileForm::qwen2_vl:
     return rows_between(tokenizer, vision_start, vision_end, grid.frames() * rows_per_frame);
+  case TileForm::pixtral:
+    return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);
@@ -239,7 +252,7 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
-  frames.are_cells = form == TileForm::qwen2_vl;
+  frames.are_cells = has_cells(form);
   frames.are_of_video = !grids.empty() && grids.front().is_of_video();
   for (const TileGrid& grid : grids)
     if (grid.label_seconds)

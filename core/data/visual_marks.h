@@ -33,8 +33,8 @@ struct MarkedFrames {
   std::vector<std::vector<TokenId>> images;
   // What stands before each of them in place of <video>; empty: nothing.
   std::vector<std::vector<TokenId>> video_labels;
-  // The frames are cells (TileForm::qwen2_vl) of images, whose text has no <video>, or of a video, whose text has no
-  // <image>. The tokens around the rows are left out where the text has them there already.
+  // The frames are cells (has_cells(TileForm)) of images, whose text has no <video>, or of a video, whose text has no
+  // <image>. The tokens around the rows of Qwen2-VL are left out where the text has them there already.
   bool are_cells = false, are_of_video = false;
 };
 // The placeholders of an image that is cut into tiles, between the tokens that models were trained with. Idefics3 and
@@ -43,8 +43,9 @@ struct MarkedFrames {
 // but numbered placeholders, `first_row` being the image's first visual row of the sample: the patches of the whole
 // image, and then line by line those of all tiles as one picture without its margins, with the row of a newline behind
 // each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. Qwen2-VL: <|vision_start|> before and
-// <|vision_end|> behind those of all cells. The same ids as those of transformers' processors. Throws Error(data) where
-// the tokenizer lacks such a token, or where the rows of a frame are no lines of patches with a newline.
+// <|vision_end|> behind those of all cells. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END]
+// behind the last one. The same ids as those of transformers' processors. Throws Error(data) where the tokenizer lacks
+// such a token, or where the rows of a frame are no lines of patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames

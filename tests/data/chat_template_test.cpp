@@ -250,14 +250,15 @@ TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
 }
 
 TEST(OwnTemplate, ImagesBecomeWhatTheTemplateWritesForThem) {
-  for (const char* name : {"smolvlm", "llava", "qwen2vl", "idefics3", "gemma3"}) {
+  for (const char* name : {"smolvlm", "llava", "qwen2vl", "idefics3", "gemma3", "ministral3"}) {
     const ChatFolder folder(
         Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / (std::string(name) + ".jinja"))}});
     const auto tokens = encode(folder, {{"user", "what?", 2}, {"assistant", "abc"}});
     const std::string text = folder.tokenizer().decode(tokens.ids);
-    const std::string token = std::string(name) == "qwen2vl"  ? "<|image_pad|>"
-                              : std::string(name) == "gemma3" ? "<start_of_image>"
-                                                              : "<image>";
+    const std::string token = std::string(name) == "qwen2vl"      ? "<|image_pad|>"
+                              : std::string(name) == "gemma3"     ? "<start_of_image>"
+                              : std::string(name) == "ministral3" ? "[IMG]"
+                                                                  : "<image>";
     int images = 0;
     for (size_t at = 0; (at = text.find(token, at)) != std::string::npos; ++at) ++images;
     EXPECT_EQ(images, 2) << name << ": " << text;
@@ -336,4 +337,6 @@ TEST(OwnTemplate, MarksStandWhereTheTemplateWritesImages) {
             "<|im_start|>assistant\n<image> it is<|im_end|>\n")
       << "of a template that takes texts alone";
   EXPECT_THAT(words(form("qwen2vl"), user), testing::HasSubstr("<|vision_start|>[4 visual rows]<|vision_end|>"));
+  EXPECT_THAT(words(form("ministral3"), user),
+              testing::HasSubstr("[INST][4 visual rows]What of [4 visual rows]?[/INST]"));
 }

@@ -63,24 +63,30 @@ std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, c
   return read_videos(config, of_both.string(), images);
 }
 
+// What the processor of text and images together says of images. That of Pixtral decides how large their cells are,
+// whatever the image processor says.
+Json completed(Json images, const Json& processor) {
+  if (processor.contains("processor_class") && !images.contains("processor_class"))
+    images["processor_class"] = processor["processor_class"];
+  const Json type = images.value("image_processor_type", Json());
+  if (processor.empty() || !type.is_string() || !type.get_ref<const std::string&>().starts_with("PixtralImage"))
+    return images;
+  images["patch_size"] = processor.value("patch_size", Json(16));
+  images["spatial_merge_size"] = processor.value("spatial_merge_size", Json(1));
+  return images;
+}
+
 std::optional<ImageProcessor> find_images(const std::filesystem::path& folder) {
   const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
-  Json processor_class; // of text and images together, which may stand in either file
-  const auto with_class = [&](Json config) {
-    if (!processor_class.is_null() && !config.contains("processor_class")) config["processor_class"] = processor_class;
-    return config;
-  };
   // fVLM's frames have the size that DINOv2 reads, and are not cropped.
   const std::string type = model_type_in(folder);
   if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
-  if (exists(nested)) {
-    const Json config = read_json_object(nested, max_bytes);
-    processor_class = config.value("processor_class", Json());
-    const auto found = config.find("image_processor");
-    if (found != config.end() && found->is_object()) return image_processor_of(with_class(*found), nested.string());
-  }
+  const Json processor = exists(nested) ? read_json_object(nested, max_bytes) : Json::object();
+  const auto found = processor.find("image_processor");
+  if (found != processor.end() && found->is_object())
+    return image_processor_of(completed(*found, processor), nested.string());
   if (!exists(own)) return std::nullopt;
-  return image_processor_of(with_class(read_json_object(own, max_bytes)), own.string());
+  return image_processor_of(completed(read_json_object(own, max_bytes), processor), own.string());
 }
 
 } // namespace

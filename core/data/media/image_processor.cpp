@@ -118,6 +118,20 @@ ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t m
   return size;
 }
 
+// The size that fits in another, with both sides rounded up to multiples of a cell.
+ImageSize by_longest_sides(ImageSize image, int64_t cell, ImageSize most) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width),
+             ratio = std::max(height / static_cast<double>(most.height), width / static_cast<double>(most.width));
+  if (ratio > 1) image = {truncated(height / ratio), truncated(width / ratio)};
+  if (image.height < 1 || image.width < 1)
+    throw Error(ErrorKind::data,
+                "an image of {:.0f} x {:.0f} pixels is too long and narrow: shrunk to {} x {}, it has "
+                "no pixels",
+                width, height, most.width, most.height)
+        .advise("crop or pad images that are so long and narrow");
+  return {multiple(image.height, cell), multiple(image.width, cell)};
+}
+
 // The size of the frames of a video. Numbers are truncated where transformers does it.
 ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
   const VideoProcessor& video = *processor.video;
@@ -193,6 +207,9 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       break;
     case TileForm::qwen2_vl:
       if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
+      break;
+    case TileForm::pixtral:
+      sizes.tiled = by_longest_sides(image, *processor.tile, processor.size);
       break;
     }
   for (const ImageSize& size : {sizes.padded, sizes.resized, sizes.tiled})

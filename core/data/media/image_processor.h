@@ -3,7 +3,7 @@
 //
 // An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
 // into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
-// Qwen2-VL it is cut into cells of a few patches, and nothing else follows.
+// Qwen2-VL and Pixtral it is cut into cells of a few patches, and nothing else follows.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -72,6 +72,7 @@ struct ImageProcessor {
   // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
   // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
+  // pixtral: tiles are cells; an image is shrunk to fit in `size`, and both sides are rounded up to multiples of cells.
   int64_t step_frames = 1;             // of a video, that are read together
   std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
@@ -81,7 +82,7 @@ struct ImageProcessor {
   double rescale_factor = 1;
   std::array<float, 3> mean{0, 0, 0}, deviation{1, 1, 1};
 
-  bool has_cells() const { return splits_into_tiles && tile_form == TileForm::qwen2_vl; }
+  bool has_cells() const { return splits_into_tiles && fvlm::has_cells(tile_form); }
   bool has_video_text() const { return video && video->sampling; }
   bool operator==(const ImageProcessor&) const = default;
 };
@@ -118,9 +119,10 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3 and Qwen2-VL are supported, with what
-// the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option that is not.
-// Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not cropped.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Qwen2-VL and Pixtral are supported,
+// with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option
+// that is not. Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not
+// cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 using Resize = ImageProcessor::Resize;
 
-constexpr int64_t max_edge = 1 << 14;
+constexpr int64_t max_edge = 1 << 14, most_patches = 64; // of a cell along each side
 constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
     clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
 
@@ -36,7 +36,7 @@ struct ProcessorClass {
   bool is_of_videos = false;
 
   constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
-  constexpr bool has_cells() const { return tile_form == TileForm::qwen2_vl; }
+  constexpr bool has_cells() const { return tile_form && fvlm::has_cells(*tile_form); }
   constexpr bool has_grids() const { return tile_form && !has_patches() && !has_cells(); }
 };
 
@@ -81,6 +81,7 @@ constexpr ProcessorClass families[]{
     of_idefics3("Idefics3ImageProcessor"),
     of_idefics3("SmolVLMImageProcessor"),
     {.type = "Qwen2VLImageProcessor", .tile_form = TileForm::qwen2_vl},
+    {.type = "PixtralImageProcessor", .edge = 1024, .tile_form = TileForm::pixtral, .patch = 16},
     {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
     of_videos("Qwen2VLVideoProcessor", 14, clip_mean, clip_deviation),
     of_videos(qwen3_videos, 16, half, half),
@@ -100,8 +101,8 @@ constexpr std::array known_keys{
     "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
     // of LLaVA-NeXT and LLaVA-OneVision
     "image_grid_pinpoints", "aspect_ratio_setting",
-    // of Qwen2-VL
-    "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"};
+    // of Qwen2-VL, and the last one of PixtralProcessor
+    "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "spatial_merge_size"};
 
 // What a processor of videos has besides. Which frames are read is the engine's own choice, but for SmolVLM2.
 constexpr std::array video_keys{"video_processor_type", "cap_pixels_per_frame", "max_video_tokens",
@@ -128,7 +129,9 @@ class Reader {
     if (of_videos) known.insert(known.end(), video_keys.begin(), video_keys.end());
     reader_.refuse_unknown(known);
     read_filter();
-    if (family_->has_cells()) {
+    if (family_->tile_form == TileForm::pixtral) {
+      read_cells_of_pixtral();
+    } else if (family_->has_cells()) {
       read_cells();
     } else {
       read_resize();
@@ -248,7 +251,8 @@ class Reader {
                             "this processor does not cut images into patches");
     reader_.refuse_unless(family_->has_grids() || !reader_.has("image_grid_pinpoints"), "image_grid_pinpoints",
                           "this processor does not cut images into grids");
-    for (const char* key : {"min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"})
+    for (const char* key :
+         {"min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "spatial_merge_size"})
       reader_.refuse_unless(!reader_.has(key), key, "this processor does not cut images into cells");
     if (family_->tile) {
       int64_t tile = family_->tile;
@@ -354,17 +358,49 @@ class Reader {
                                                  most_grids, tile));
   }
 
+  // `patch_size` is one number or an object with both sides, and `size` the longest sides that an image may have.
+  void read_cells_of_pixtral() {
+    int64_t patch = 0;
+    ImageSize sides{family_->patch, family_->patch};
+    const Json written = config_.value("patch_size", Json());
+    if (!written.is_null() && !exact_size(written, sides)) {
+      if (!length(written, patch)) refuse("patch_size", fmt::format("expected one number of 1 to {}", max_edge));
+      sides = {patch, patch};
+    }
+    if (sides.height != sides.width) refuse("patch_size", "patches are squares");
+    for (const char* key : {"min_pixels", "max_pixels", "temporal_patch_size", "merge_size"})
+      reader_.refuse_unless(!reader_.has(key), key, "this processor has no such option");
+    out_.tile_form = TileForm::pixtral;
+    out_.splits_into_tiles = true;
+    out_.tile = std::max<int64_t>(1, sides.height) * reader_.whole("spatial_merge_size", 1, 1, most_patches);
+    require_whole_cells();
+    out_.size = {family_->edge, family_->edge};
+    int64_t edge = 0;
+    if (!reader_.has("size") || exact_size(config_["size"], out_.size)) return;
+    const bool is_edge = length(config_["size"], edge) ||
+                         (config_["size"].is_object() && sizes(config_["size"], {{"longest_edge", &edge}}));
+    if (!is_edge)
+      refuse("size", fmt::format("expected 'longest_edge', or 'height' and 'width', of 1 to {} pixels", max_edge));
+    out_.size = {edge, edge};
+  }
+
+  void require_whole_cells() {
+    reader_.refuse_unless(reader_.flag("do_resize", true), "do_resize", "both sides are multiples of a cell");
+    reader_.refuse_unless(!reader_.flag("do_center_crop", false), "do_center_crop", "this processor does not crop");
+  }
+
   void read_cells() {
-    constexpr int64_t most_pixels = 64 << 20, most_patches = 64;
+    constexpr int64_t most_pixels = 64 << 20;
     const int64_t patch = reader_.square("patch_size", family_->patch, 1, max_edge),
                   merge = reader_.whole("merge_size", 2, 1, most_patches);
     out_.step_frames = reader_.whole("temporal_patch_size", 2, 1, most_patches);
     out_.tile_form = TileForm::qwen2_vl;
     out_.splits_into_tiles = true;
     out_.tile = patch * merge;
-    reader_.refuse_unless(reader_.flag("do_resize", true), "do_resize", "both sides are multiples of a cell");
-    for (const char* key : {"do_center_crop", "do_pad"})
-      reader_.refuse_unless(!reader_.flag(key, false), key, "this processor does neither crop nor pad");
+    require_whole_cells();
+    reader_.refuse_unless(!reader_.flag("do_pad", false), "do_pad", "this processor does not pad");
+    reader_.refuse_unless(!reader_.has("spatial_merge_size"), "spatial_merge_size",
+                          "this processor calls it merge_size");
     // Of the whole image. The limits beside 'size' go first, as in transformers.
     const auto limit = [&](const char* own, const char* in_size, int64_t otherwise) {
       if (reader_.has(own)) return reader_.whole(own, std::nullopt, 1, most_pixels);

@@ -84,6 +84,31 @@ TEST(ImageProcessor, RefusesOptionsOfCellsThatItDoesNotApply) {
   EXPECT_THAT(config_refusal(with(R"("min_pixels": 5000, "max_pixels": 4000)")), HasSubstr("at least 5000 pixels"));
 }
 
+TEST(ImageProcessor, RefusesOptionsOfPixtralThatItDoesNotApply) {
+  const auto with = [](const std::string& option) {
+    return R"({"image_processor_type": "PixtralImageProcessor", )" + option + "}";
+  };
+  EXPECT_THAT(config_refusal(clip_with(R"("spatial_merge_size": 2)")), HasSubstr("'spatial_merge_size' = 2"));
+  EXPECT_THAT(config_refusal(with(R"("do_resize": false)")), HasSubstr("'do_resize' = false"));
+  EXPECT_THAT(config_refusal(with(R"("do_center_crop": true)")), HasSubstr("'do_center_crop' = true"));
+  EXPECT_THAT(config_refusal(with(R"("merge_size": 2)")), HasSubstr("'merge_size' = 2"));
+  EXPECT_THAT(config_refusal(with(R"("patch_size": "large")")), HasSubstr("'patch_size' = \"large\""));
+  EXPECT_THAT(config_refusal(with(R"("patch_size": {"height": 14, "width": 16})")), HasSubstr("patches are squares"));
+  EXPECT_THAT(config_refusal(with(R"("size": {"shortest_edge": 5})")), HasSubstr("expected 'longest_edge'"));
+}
+
+TEST(ImageProcessor, RefusesImagesThatWouldBeShrunkToNothing) {
+  const fvlm::ImageProcessor cells{
+      .size = {100, 100}, .tile = 28, .splits_into_tiles = true, .tile_form = fvlm::TileForm::pixtral};
+  EXPECT_EQ(layout_of(cells, fvlm::ImageSize{2, 200}).grid(), (fvlm::TileGrid{1, 4, 0, 0, true}));
+  try {
+    (void)layout_of(cells, fvlm::ImageSize{1, 200});
+    FAIL() << "it was cut";
+  } catch (const fvlm::Error& refused) {
+    EXPECT_THAT(refused.text(), HasSubstr("an image of 200 x 1 pixels is too long and narrow"));
+  }
+}
+
 TEST(ImageProcessor, RefusesImagesThatAreTooNarrowForCells) {
   const fvlm::ImageProcessor cells{.tile = 28,
                                    .splits_into_tiles = true,

@@ -18,6 +18,7 @@ try:
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -220,6 +221,23 @@ class ImageProcessors(unittest.TestCase):
                 patches = ours.reshape(-1, 3, merge, patch, merge, patch).transpose(0, 2, 4, 1, 3, 5).reshape(-1, 3, 1, patch, patch)
                 theirs = said["pixel_values"].reshape(-1, 3, oracle.temporal_patch_size, patch, patch)
                 self.assertEqual(float(numpy.abs(patches - theirs).max()), 0, "largest difference")
+
+    def test_cells_of_pixtral(self):
+        sizes = [(640, 480), (337, 251), (28, 28), (42, 70), (1, 1), (7, 300), (500, 31), (13, 1000), (1200, 900), (61, 1540), (1541, 1540)]
+        for config in ({"size": {"longest_edge": 1540}, "patch_size": 14}, {}, {"size": {"height": 200, "width": 500}, "patch_size": 5},
+                       {"size": 333, "patch_size": {"height": 28, "width": 28}, "do_normalize": False, "resample": 2, "do_pad": False}):
+            config = {"image_processor_type": "PixtralImageProcessorFast", **config}
+            oracle = PixtralImageProcessorPil.from_dict(config)
+            paths = rgb_of(*sizes) + (all_modes() if len(config) == 1 else [])
+            for path, (rows, columns, ours) in zip(paths, process(folder_of(config), paths)):
+                with Image.open(path) as image:
+                    said = oracle(image, return_tensors="np")
+                    name = f"{config} {image.mode} {image.size}"
+                with self.subTest(name):
+                    side = ours.shape[-1]
+                    self.assertEqual([rows * side, columns * side], list(said["image_sizes"][0]))
+                    whole = ours.reshape(rows, columns, 3, side, side).transpose(2, 0, 3, 1, 4).reshape(3, rows * side, columns * side)
+                    self.assertEqual(float(numpy.abs(whole - said["pixel_values"][0]).max()), 0, "largest difference")
 
     def test_cells_of_qwen2_vl(self):
         sizes = [(640, 480), (337, 251), (28, 28), (42, 70), (70, 42), (1, 1), (7, 300), (500, 31), (13, 1000), (14, 42), (1200, 900)]

@@ -24,6 +24,10 @@ try:
     from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
     from transformers.models.llava_onevision import processing_llava_onevision
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+    from transformers.models.pixtral import image_processing_pil_pixtral
+    # The processor takes a function from the module of an image processor that needs torchvision; this one has the same.
+    sys.modules["transformers.models.pixtral.image_processing_pixtral"] = image_processing_pil_pixtral
+    from transformers.models.pixtral import processing_pixtral
     from transformers.models.qwen2_vl import processing_qwen2_vl
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -60,6 +64,13 @@ class InternVLProcessor(processing_internvl.InternVLProcessor):
 
 class LlavaOnevisionProcessor(processing_llava_onevision.LlavaOnevisionProcessor):
     """Without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class PixtralProcessor(processing_pixtral.PixtralProcessor):
+    """With the image processor that needs no torchvision."""
 
     def check_argument_for_proper_class(self, *_):
         pass
@@ -135,7 +146,8 @@ class Processors(unittest.TestCase):
         folder.mkdir()
         processor.tokenizer.save_pretrained(folder)
         processor.image_processor.save_pretrained(folder)
-        (folder / "processor_config.json").write_text(json.dumps({"processor_class": type(processor).__name__}))
+        cells = {key: vars(processor)[key] for key in ("patch_size", "spatial_merge_size") if "spatial_merge_size" in vars(processor)}
+        (folder / "processor_config.json").write_text(json.dumps({"processor_class": type(processor).__name__} | cells))
         done = subprocess.run([probe, folder, str(frame), str(rows), shard_of(samples), out, *options], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -226,6 +238,33 @@ class Processors(unittest.TestCase):
                 self.assertEqual(ours["frames"], len(cells))
                 self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
                 at += cells.size
+            self.assertEqual(at, pixels.size)
+
+    def test_pixtral(self):
+        words = tokenizer_with("{% for message in messages %}{% if message['role'] == 'user' %}[INST]{% for part in message['content'] %}"
+                               "{% if part['type'] == 'image' %}[IMG]{% else %}{{ part['text'] }}{% endif %}{% endfor %}[/INST]"
+                               "{% else %}{{ message['content'][0]['text'] }}{{ eos_token }}{% endif %}{% endfor %}",
+                               begin="[INST]", end="[/INST]", image="[IMG]", line="[IMG_BREAK]", last="[IMG_END]")
+        samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
+                     for size in ((64, 48), (97, 31), (28, 28), (300, 190), (5, 7))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
+                   ([said("user", "First ", None, " or ", None, "?"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 90), picture(30, 30), picture(60, 200)])]
+        for patch, merge in ((14, 2), (16, 1)):
+            images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
+            processor = PixtralProcessor(images, words, patch_size=patch, spatial_merge_size=merge, chat_template=words.chat_template)
+            side = patch * merge
+            lines, pixels, image = self.processed(processor, side, 1, samples, "[IMG]")
+            at = 0
+            for line, (messages, shown) in zip(lines, samples):
+                text = processor.apply_chat_template(messages, tokenize=False)
+                theirs = processor(text=text, images=[shown], return_tensors="np")
+                ours = json.loads(line)
+                self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
+                for values, (height, width) in zip(theirs["pixel_values"], theirs["image_sizes"]):
+                    cells = values[:, :height, :width].reshape(3, height // side, side, width // side, side).transpose(1, 3, 0, 2, 4)
+                    self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                    at += cells.size
             self.assertEqual(at, pixels.size)
 
     def test_llava(self):
