@@ -27,6 +27,7 @@ struct DecoderFamily {
 constexpr DecoderFamily decoder_families[] = {
     {.model_type = "llama", .architecture = "llama", .neighbours = true, .as_llama = true},
     {.model_type = "mistral", .architecture = "llama", .neighbours = true, .as_llama = true},
+    {.model_type = "ministral3", .architecture = "mistral3", .neighbours = true},
     {.model_type = "smollm3", .architecture = "smollm3", .neighbours = true},
     {.model_type = "granite", .architecture = "granite", .neighbours = true, .as_llama = true},
     {.model_type = "olmo2", .architecture = "olmo2", .whole_heads = true, .head = Head::separate},
@@ -177,6 +178,7 @@ class DecoderKeys {
     number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
     // On top of what llama.cpp makes of the scaling's factor.
     number("rope.scaling.attn_factor", scaling.attention_factor / (1 + 0.1 * std::log(scaling.factor)));
+    if (scaling.llama_4_scaling_beta) number("attention.temperature_scale", *scaling.llama_4_scaling_beta);
   }
 
   void add_windows() {

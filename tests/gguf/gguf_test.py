@@ -21,19 +21,21 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma3TextConfig, GemmaConfig,
-                          GraniteConfig, LlamaConfig, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+                          GraniteConfig, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 SIZES = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 258}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.3}
+MINISTRAL = YARN | {"attention_factor": None, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 GEMMA = {"sliding_window": 8, "tie_word_embeddings": True}
 MODELS = {  # and what llama.cpp calls the architecture
     "llama": (LlamaConfig, {}, "llama"),
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}, "llama"),
     "llama3": (LlamaConfig, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 32}, "llama"),
     "mistral": (MistralConfig, {"sliding_window": None, "rope_parameters": YARN}, "llama"),
+    "ministral3": (Ministral3Config, {"head_dim": 16, "rope_parameters": MINISTRAL}, "mistral3"),
     "smollm3": (SmolLM3Config, {"num_hidden_layers": 5, "tie_word_embeddings": True}, "smollm3"),
     "granite": (GraniteConfig, {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2,
                                 "logits_scaling": 2.0}, "granite"),
@@ -98,7 +100,7 @@ def expected_tensors(name):
     for own, tensor in state.items():
         if own == "lm_head.weight" and config.tie_word_embeddings and architecture != "olmo2":
             continue
-        if architecture in ("llama", "granite", "smollm3") and (".q_proj." in own or ".k_proj." in own):
+        if architecture in ("llama", "mistral3", "granite", "smollm3") and (".q_proj." in own or ".k_proj." in own):
             heads = config.num_attention_heads if ".q_proj." in own else config.num_key_value_heads
             tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(tensor.shape)
         if architecture.startswith("gemma") and own.endswith("norm.weight"):
@@ -163,6 +165,10 @@ class Files(unittest.TestCase):
         self.assertEqual(value(mistral, "llama.rope.scaling.type"), "yarn")
         own = 1 + 0.1 * torch.log(torch.tensor(4.0)).item()  # llama.cpp's factor of rotated queries and keys
         self.assertAlmostEqual(value(mistral, "llama.rope.scaling.attn_factor") * own, 1.3, 6)
+        ministral = gguf.GGUFReader(exported("ministral3", "f32") / "model.gguf")
+        self.assertAlmostEqual(value(ministral, "mistral3.rope.scaling.attn_factor") * own, 1, 6)
+        self.assertAlmostEqual(value(ministral, gguf.Keys.Attention.TEMPERATURE_SCALE.format(arch="mistral3")), 0.1, 6)
+        self.assertEqual(value(ministral, "mistral3.rope.scaling.original_context_length"), 16)
 
     def test_transformers_loads_them_with_equal_logits(self):
         ids = torch.arange(40)[None]
