@@ -1,4 +1,4 @@
-"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA, Qwen2-VL and Qwen3-VL, asked
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA, Qwen2-VL, Qwen3-VL and Ministral 3, asked
 about pictures: the answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
@@ -68,7 +68,8 @@ def setUpModule():
         {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
          "min_pixels": 56 * 56, "max_pixels": 28 * 28 * 12}))
     tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl"):
+    tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
+    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -77,7 +78,7 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl"):
+    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -150,6 +151,9 @@ class WholeModels(unittest.TestCase):
 
     def test_qwen3_vl_shares_pages_of_pictures_with_their_deepstack(self):
         self.check("qwen3-vl.model")
+
+    def test_ministral3_reads_cells(self):
+        self.check("ministral3.model")
 
     def test_a_video_is_one_part_of_a_message(self):
         clip = [picture(60, step=step) for step in STEPS]

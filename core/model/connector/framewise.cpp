@@ -68,7 +68,7 @@ double FramewiseConnector::flops(const FlopsRequest& request) const {
   return encoder + with_backward(connect_flops(tokens) * work.encoded_frames, trained.connector, trained.vision);
 }
 
-Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int64_t factor) {
+Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int64_t factor, SquareOrder order) {
   const int64_t patches = input.hidden.data.size(0) / input.frames;
   const auto side = std::llround(std::sqrt(static_cast<double>(patches)));
   if (side * side != patches || side % factor != 0)
@@ -78,18 +78,19 @@ Value FramewiseConnector::squares_of_patches(Tape& tape, const Input& input, int
         patches, factor)
         .advise("choose an image size that is a multiple of the patch size times the factor, and an encoder without a "
                 "CLS token or one that drops it (vision_feature_select_strategy = \"default\")");
-  return space_to_depth(tape, input.hidden, side, side, factor);
+  return space_to_depth(tape, input.hidden, side, side, factor, order);
 }
 
-Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor) {
+Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor,
+                     SquareOrder order) {
   const int64_t width = patches.data.size(1), frames = patches.data.size(0) / (rows * columns);
-  const std::vector<int64_t> squares{frames, rows / factor, factor, columns / factor, factor, width};
-  const at::Tensor data = patches.data.view(squares).permute({0, 1, 3, 2, 4, 5});
-  return recorded(tape, patches, data.reshape({-1, factor * factor * width}),
-                  [frames, rows, columns, factor, width](const at::Tensor& d) {
-                    return d.view({frames, rows / factor, columns / factor, factor, factor, width})
-                        .permute({0, 1, 3, 2, 4, 5})
-                        .reshape({-1, width});
+  const std::vector<int64_t> lines{frames, rows / factor, factor, columns / factor, factor, width};
+  std::vector<int64_t> to_squares{0, 1, 3, 2, 4, 5}, to_lines = to_squares; // the axes of `lines`, and back
+  if (order == SquareOrder::by_feature) to_squares = {0, 1, 3, 5, 2, 4}, to_lines = {0, 1, 4, 2, 5, 3};
+  const at::Tensor squares = patches.data.view(lines).permute(to_squares);
+  return recorded(tape, patches, squares.reshape({-1, factor * factor * width}),
+                  [shape = squares.sizes().vec(), to_lines, width](const at::Tensor& d) {
+                    return d.view(shape).permute(to_lines).reshape({-1, width});
                   });
 }
 

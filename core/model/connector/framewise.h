@@ -6,6 +6,10 @@
 
 namespace fvlm::model {
 
+// In a row of a square of patches: all features of a patch before those of the next, or all patches' values of a
+// feature before those of the next.
+enum class SquareOrder { by_patch, by_feature };
+
 class FramewiseConnector : public Connector {
  public:
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const final;
@@ -29,14 +33,16 @@ class FramewiseConnector : public Connector {
   virtual Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps* maps) const = 0;
   // Squares of factor x factor patches side by side in one row each. Throws Error(data) where a frame's tokens are no
   // square of patches that is divisible by the factor.
-  static Value squares_of_patches(Tape& tape, const Input& input, int64_t factor);
+  static Value squares_of_patches(Tape& tape, const Input& input, int64_t factor,
+                                  SquareOrder order = SquareOrder::by_patch);
   // Of one frame.
   virtual ForwardFlops connect_flops(int64_t tokens) const = 0;
 };
 
 // Squares of factor x factor patches of a frame of rows x columns, side by side in one row each: as space-to-depth
 // does.
-Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor);
+Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t columns, int64_t factor,
+                     SquareOrder order = SquareOrder::by_patch);
 
 // shares [outputs, inputs] times the `inputs` rows of every frame.
 Value mix_rows(Tape& tape, const Value& x, const at::Tensor& shares);

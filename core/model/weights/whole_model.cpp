@@ -43,6 +43,14 @@ std::string with_prefix(const std::string& name, const std::string& from, const 
   return to + name.substr(from.size());
 }
 
+// Completes the config.
+void say_whether_tied(Json& config, const WholeModelFamily& family, const Safetensors& file) {
+  constexpr const char* key = "tie_word_embeddings";
+  if (!family.head_decides_tying || config.contains(key)) return;
+  config[key] = std::ranges::none_of(file.tensors(),
+                                     [](const TensorView& tensor) { return tensor.name.ends_with("lm_head.weight"); });
+}
+
 // What the file calls tensors of the parts.
 class FileNames {
  public:
@@ -136,8 +144,12 @@ class Binding {
   WeightSchemes schemes_;
 };
 
-bool belongs_to_encoder(const std::string& file) {
-  return std::ranges::any_of(image_processor_files, [&](const char* name) { return file == name; });
+bool belongs_to(Role role, const std::string& file, std::string_view content) {
+  const bool is_of_images = std::ranges::any_of(image_processor_files, [&](const char* name) { return file == name; });
+  if (role == Role::encoder) return is_of_images;
+  // Of a processor of text and images, which may have the chat template.
+  return !is_of_images ||
+         (file == "processor_config.json" && Json::parse(content, nullptr, false).contains("chat_template"));
 }
 
 // Of the model directory, also what is no parameter.
@@ -200,6 +212,7 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
 WholeModel WholeModel::open(const fs::path& path) {
   HuggingFaceFolder source = HuggingFaceFolder::open(path);
   const std::string where = (path / "config.json").string();
+  say_whether_tied(source.config, family_of(source.config, where), *source.weights);
   WholeModelParts read = read_whole_config(source.config, where);
   WholeModel out{{}, read.image_token_id, *source.weights, {}, {}};
   out.description.parts = std::move(read.parts);
@@ -211,7 +224,7 @@ WholeModel WholeModel::open(const fs::path& path) {
     part.folder.path = path;
     part.folder.weights = binding.view_of(part);
     for (const auto& file : source.carried)
-      if (belongs_to_encoder(file.name) == (part.role() == Role::encoder)) part.folder.carried.push_back(file);
+      if (belongs_to(part.role(), file.name, file.content->text())) part.folder.carried.push_back(file);
     if (part.role() == Role::decoder)
       part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
   }

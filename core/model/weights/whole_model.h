@@ -29,6 +29,8 @@ struct WholeModelFamily {
   // Notes problems in the reader. The keys of the parts are checked by whoever reads the parts.
   Configs (*read)(ConfigReader& reader);
   std::vector<Prefix> names;
+  // Whether, where config.json does not say it, the output head is the embedding unless the file has one.
+  bool head_decides_tying = false;
 };
 
 const std::vector<WholeModelFamily>& whole_model_families(); // whole_models.cpp

@@ -74,6 +74,26 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader, const LlavaDefaults& 
   return out;
 }
 
+// Mistral Small 3.1 and Ministral 3.
+WholeModelFamily::Configs read_mistral3(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "pixtral";
+  constexpr const char *layer = "vision_feature_layer", *merge = "spatial_merge_size";
+  if (reader.has(layer)) out.vision[layer] = reader.content().at(layer);
+  out.vision[merge] = reader.whole(merge, 2, 1, 64); // how many patches a cell has each way
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "mistral";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
+  out.connector = {{"kind", "mistral3"},
+                   {"factor", out.vision[merge]},
+                   {"bias", reader.flag("multimodal_projector_bias", false)},
+                   {"norm_eps", read_decoder_config(out.decoder, reader.where() + ": text_config").rms_norm_eps}};
+  out.image_token_id = image_token(reader, 10);
+  return out;
+}
+
 WholeModelFamily::Configs read_llava_next(ConfigReader& reader, const LlavaDefaults& defaults) {
   WholeModelFamily::Configs out = read_llava(reader, defaults);
   out.connector["newline"] = true;
@@ -258,6 +278,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"llava_onevision", read_llava_onevision, names_with_newline()},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
+      {"mistral3", read_mistral3, llava_names, /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
       {"gemma3", read_gemma3, llava_names},
       {"paligemma", read_paligemma, llava_names},
