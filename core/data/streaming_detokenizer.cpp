@@ -22,9 +22,9 @@ size_t complete_utf8_end(std::string_view text) {
   return text.size();
 }
 
-// Returns where the longest suffix that is a prefix of `stop` begins, or the length of the text.
+// Returns where the longest suffix that `stop` begins with, and is longer than, begins; or the length of the text.
 size_t partial_match_begin(std::string_view text, std::string_view stop) {
-  for (size_t length = std::min(text.size(), stop.size()); length > 0; --length)
+  for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
     if (text.ends_with(stop.substr(0, length))) return text.size() - length;
   return text.size();
 }
@@ -53,10 +53,11 @@ void StreamingDetokenizer::hold(TokenId id) {
   held_ += text;
 }
 
-std::string StreamingDetokenizer::add(TokenId id) {
+std::string StreamingDetokenizer::add(TokenId id, bool may_stop) {
   hold(id);
   size_t end = held_.size();
-  for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+  if (may_stop)
+    for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
   stopped_ = end < held_.size();
   if (stopped_) {
     held_.resize(end);

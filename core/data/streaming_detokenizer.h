@@ -13,8 +13,9 @@ class StreamingDetokenizer {
   // The tokenizer must outlive it. Throws Error(usage) for an empty stop string.
   StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops);
 
-  // Returns the text that can be shown so far. Special tokens are left out; an unknown id becomes U+FFFD.
-  std::string add(TokenId id);
+  // Returns the text that can be shown so far. Special tokens are left out; an unknown id becomes U+FFFD. Without
+  // `may_stop` a stop string that ends in this token's text is text.
+  std::string add(TokenId id, bool may_stop = true);
   // Returns the text that was held back because it could have become a stop string or a character. Call it last.
   std::string finish();
   bool stopped() const { return stopped_; } // a stop string was found

@@ -58,6 +58,20 @@ TEST(StreamingDetokenizer, StopsAtTheFirstStopText) {
   EXPECT_THROW(StreamingDetokenizer(tokenizer(), {"x", ""}), Error);
 }
 
+TEST(StreamingDetokenizer, AStopTextThatEndsTooEarlyIsText) {
+  const auto after = [](size_t least, const std::vector<TokenId>& ids, std::vector<std::string> stops) {
+    StreamingDetokenizer stream(tokenizer(), std::move(stops));
+    std::string text;
+    for (size_t i = 0; i < ids.size() && !stream.stopped(); ++i) text += stream.add(ids[i], i >= least);
+    return text + (stream.stopped() ? "|" : stream.finish());
+  };
+  EXPECT_EQ(after(2, {'x', 'y', 'x', 'y', 'z'}, {"xy"}), "xy|");
+  EXPECT_EQ(after(2, {'a', 'x', 'y', 'z'}, {"xy"}), "a|") << "it ends in the third token";
+  EXPECT_EQ(after(3, {'a', 'x', 'y', 'z'}, {"xy"}), "axyz");
+  EXPECT_EQ(after(2, {'a', 'a', 'b'}, {"aa"}), "aab");
+  EXPECT_EQ(after(2, {'a', 'a', 'a'}, {"aa"}), "a|") << "its second letter and the third";
+}
+
 TEST(StreamingDetokenizer, TotalEqualsDecodeUpToTheStop) {
   const RandomStream random(5, "tokens");
   for (uint64_t round = 0; round < 200; ++round) {
