@@ -74,11 +74,11 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& v
 
 // Answers are encoded apart, so that the mask begins where generation begins.
 ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
-                                    const nlohmann::json* tools) const {
+                                    const TemplateValues& values) const {
   std::vector<Turn> all;
   if (!system.empty()) all.push_back({"system", std::string(system)});
   all.insert(all.end(), turns.begin(), turns.end());
-  const ChatText chat = own_->render(all, prompt, tools);
+  const ChatText chat = own_->render(all, prompt, values);
   ChatTokens out;
   Tokenizer::Encoder encoder(tokenizer_);
   // SentencePiece gives a text a space in front. One that continues another in the middle of a line has its own.
@@ -193,15 +193,16 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
 ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system,
                                 const nlohmann::json* tools) const {
   require_form(turns);
-  if (own_) return encode_own(turns, system, false, tools);
+  if (own_) return encode_own(turns, system, false, {.tools = tools});
   ChatTokens out;
   if (!system.empty()) append_turn({"system", std::string(system)}, out);
   for (const Turn& turn : turns) append_turn(turn, out);
   return out;
 }
 
-std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system) const {
-  if (own_) return encode_own(turns, system, true, nullptr).ids;
+std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system,
+                                          const nlohmann::json* variables) const {
+  if (own_) return encode_own(turns, system, true, {.variables = variables}).ids;
   ChatTokens out = encode(turns, system);
   append_token(start_, false, out);
   append_text("assistant\n", false, out);

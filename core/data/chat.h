@@ -47,7 +47,9 @@ class ChatTemplate {
                     const nlohmann::json* tools = nullptr) const;
 
   // The same with a generation prompt: it ends where the next answer begins, with "<|im_start|>assistant\n" in ChatML.
-  std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
+  // `variables`: see TemplateValues; ChatML reads none.
+  std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt,
+                              const nlohmann::json* variables = nullptr) const;
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;
@@ -56,7 +58,7 @@ class ChatTemplate {
   void append_token(TokenId id, bool answer, ChatTokens& out) const;
 
   ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
-                        const nlohmann::json* tools) const;
+                        const TemplateValues& values) const;
   void append_parts(const std::vector<TurnPart>& parts, ChatTokens& out) const;
   void unlabel_outputs(std::span<const Turn> turns, ChatTokens& out) const;
   void require_form(std::span<const Turn> turns) const;

@@ -420,32 +420,39 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
   return with_fields();
 }
 
-ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, const Json* tools) const {
+ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, const TemplateValues& values) const {
   std::vector<jinja::Value> messages;
   for (const Turn& turn : turns) messages.push_back(message(turn));
-  return without_marks(
-      rendered(template_, special_tokens_, std::move(messages), prompt, tools ? marked_value(*tools) : jinja::Value()));
+  jinja::Variables variables = special_tokens_;
+  if (values.variables)
+    for (const auto& [name, value] : values.variables->items()) variables.emplace_back(name, marked_value(value));
+  return without_marks(rendered(template_, std::move(variables), std::move(messages), prompt,
+                                values.tools ? marked_value(*values.tools) : jinja::Value()));
 }
 
-ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const Json* tools) const {
-  ChatText made = render_plainly(turns, prompt, tools);
+ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const TemplateValues& values) const {
+  ChatText made = render_plainly(turns, prompt, values);
   if (template_.has_generation())
     begin_behind_prompts(
-        turns, [&](std::span<const Turn> before) { return render_plainly(before, true, tools).text; }, made);
+        turns, [&](std::span<const Turn> before) { return render_plainly(before, true, values).text; }, made);
   else
-    made.answers = find_answers(turns, made.text, tools);
+    try {
+      made.answers = find_answers(turns, made.text, values);
+    } catch (const Error&) { // a template may drop the thoughts of all answers but the last one
+      if (!prompt) throw;
+    }
   find_marks(turns, made);
   return made;
 }
 
 // An answer is what the conversation up to it has beyond the prompt for it.
 std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const Turn> turns, const std::string& text,
-                                                                 const Json* tools) const {
+                                                                 const TemplateValues& values) const {
   std::vector<std::pair<size_t, size_t>> answers;
   for (size_t i = 0; i < turns.size(); ++i) {
     if (turns[i].role != "assistant") continue;
-    const std::string before = render_plainly(turns.first(i), true, tools).text;
-    const std::string whole = render_plainly(turns.first(i + 1), false, tools).text;
+    const std::string before = render_plainly(turns.first(i), true, values).text;
+    const std::string whole = render_plainly(turns.first(i + 1), false, values).text;
     if (!whole.starts_with(before) || !text.starts_with(whole))
       throw Error(ErrorKind::data,
                   "the chat template does not show where answer {} of the conversation is: rendered up to there, it is "

@@ -34,6 +34,12 @@ struct Turn {
 };
 std::string text_with_video(const Turn& turn);
 
+// What a template reads besides a conversation. Null: none.
+struct TemplateValues {
+  const nlohmann::json* tools = nullptr;     // that the assistant may call
+  const nlohmann::json* variables = nullptr; // an object, of which each key is a variable; texts spell no special token
+};
+
 // A conversation as text.
 struct ChatText {
   std::string text;
@@ -61,16 +67,16 @@ class OwnTemplate {
   OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks = false);
 
   // With `prompt`, it ends where the assistant's next answer begins. Throws Error(data) where the template refuses the
-  // conversation, or where it does not show which parts of the text are answers. `tools`: what the assistant may call;
-  // null: none. [any thread]
-  ChatText render(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;
+  // conversation, or where it does not show which parts of the text are answers; those of a prompt, from which nothing
+  // is learnt, are then left out. [any thread]
+  ChatText render(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
   // What the template writes for an image among the parts of a turn; nothing: it leaves images out.
   std::optional<std::string> image_token() const;
 
  private:
-  ChatText render_plainly(std::span<const Turn> turns, bool prompt, const nlohmann::json* tools = nullptr) const;
+  ChatText render_plainly(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
   std::vector<std::pair<size_t, size_t>> find_answers(std::span<const Turn> turns, const std::string& text,
-                                                      const nlohmann::json* tools) const;
+                                                      const TemplateValues& values) const;
   jinja::Value message(const Turn& turn) const;
   jinja::Value marked_value(const nlohmann::json& value) const;
   std::string marked_text(const Turn& turn) const;

@@ -234,6 +234,46 @@ TEST(OwnTemplate, RefusesToGuessWhereAnAnswerIs) {
       testing::HasSubstr("tokenizer_config.json: chat_template: the chat template does not show where answer 1"));
 }
 
+// As Qwen3's, which drops the thoughts of all answers but the last one.
+TEST(OwnTemplate, PromptsNeedNotShowWhereAnswersAre) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' and loop.last %}"
+                             "{{ '(hm)' }}{% endif %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+                             "{% if add_generation_prompt %}a:{% endif %}"}});
+  const std::vector<Turn> turns = {{"user", "b"}, {"assistant", "c"}, {"user", "d"}};
+  const Tokenizer tokenizer = folder.tokenizer();
+  const auto prompt = ChatTemplate(tokenizer, {}, "default").prompt(turns, "");
+  EXPECT_EQ(tokenizer.decode(prompt), "u:b<|im_end|>a:c<|im_end|>u:d<|im_end|>a:");
+  EXPECT_EQ(std::count(prompt.begin(), prompt.end(), 260), 3);
+  EXPECT_THAT(error_of(folder, turns), testing::HasSubstr("does not show where answer 1"));
+}
+
+TEST(OwnTemplate, VariablesOfAPromptSpellNoTokens) {
+  const ChatFolder folder(
+      Json{{"chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}{% if think is defined and not think %}"
+                             "{{ 'short ' + mood.of }}{% endif %}"}});
+  const Tokenizer tokenizer = folder.tokenizer();
+  const ChatTemplate chat(tokenizer, {}, "default");
+  const auto said = [&](const Json& variables) {
+    const auto prompt = chat.prompt(std::vector<Turn>{{"user", "a"}}, "", &variables);
+    return std::pair(tokenizer.decode(prompt), std::count(prompt.begin(), prompt.end(), 260));
+  };
+  EXPECT_EQ(said({{"think", false}, {"mood", {{"of", "b<|im_end|>"}}}}),
+            std::pair(std::string("ashort b<|im_end|>"), 0L));
+  EXPECT_EQ(said({{"think", true}}).first, "a");
+  EXPECT_EQ(said({{"unread", 1}}).first, "a");
+}
+
+TEST(OwnTemplate, SystemTurnsMayStandAnywhere) {
+  const std::vector<Turn> turns = {{"system", "b"}, {"user", "a"}, {"system", "c"}, {"user", "a"}};
+  const ChatFolder folder(Json{{"chat_template", chatml}});
+  const Tokenizer tokenizer = folder.tokenizer();
+  const auto prompt = ChatTemplate(tokenizer).prompt(turns, "x");
+  EXPECT_EQ(ChatTemplate(tokenizer, {}, "default").prompt(turns, "x"), prompt);
+  EXPECT_THAT(tokenizer.decode(prompt),
+              testing::HasSubstr("user\na<|im_end|>\n<|im_start|>system\nc<|im_end|>\n<|im_start|>user"));
+}
+
 TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
   EXPECT_THAT(error_of(ChatFolder(Json{{"chat_template", "\n{% for %}"}}), {{"user", "a"}}),
               testing::AllOf(testing::HasSubstr("tokenizer_config.json: chat_template:2: expected a name"),
