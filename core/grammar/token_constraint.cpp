@@ -55,6 +55,7 @@ void TokenConstraint::advance(int64_t token) {
   constexpr int64_t most_states = 1 << 16;
   if (state_ == Automaton::none || automaton_.states() < most_states) return;
   state_ = automaton_.forget_others(state_);
+  ++forgotten_;
   known_.clear();
 }
 

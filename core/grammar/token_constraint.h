@@ -38,6 +38,8 @@ class TokenConstraint {
   const std::vector<bool>& allowed();
   // Whether the text may end here.
   bool is_whole() const { return state_ != Automaton::none && automaton_.accepts(state_); }
+  // A number for what may follow the text: equal ones of this constraint mean the same.
+  int64_t place() const { return (forgotten_ << 32) + state_; }
   // Whether nothing may follow.
   bool is_over();
   // The token follows. One that is not allowed ends the text: none is allowed behind it, and it may not end.
@@ -48,6 +50,7 @@ class TokenConstraint {
   std::shared_ptr<const Grammar> grammar_;
   Automaton automaton_;
   Automaton::State state_;
+  int64_t forgotten_ = 0; // times that states were forgotten, whose numbers then mean others
   std::map<Automaton::State, std::vector<bool>> known_; // what may follow there
 };
 
