@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -128,6 +127,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   order_visual_rows(prompt);
   key_cells_by_image(prompt);
   Sampler sampler(prompt.sampling);
+  check(prompt.stop);
   Scheduler::Prompt scheduled;
   scheduled.number = prompts_;
   if (prompt.visual.defined() && model::placeholders_of(prompt.tokens) == 0)
@@ -148,6 +148,23 @@ int64_t GenerationBatch::add(Prompt prompt) {
   return prompts_++;
 }
 
+std::vector<int64_t> GenerationBatch::ends_of(const StopRules& stop) const {
+  std::vector<int64_t> ends = stop.stop_token_ids;
+  if (!stop.ignore_eos) ends.insert(ends.end(), end_tokens_.begin(), end_tokens_.end());
+  return ends;
+}
+
+void GenerationBatch::check(const StopRules& stop) const {
+  const int64_t vocabulary = model_.config().decoder.vocab_size;
+  for (const int64_t token : stop.stop_token_ids)
+    if (token < 0 || token >= vocabulary)
+      throw Error(ErrorKind::usage, "stop_token_ids: expected tokens of the model's {}, got {}", vocabulary, token)
+          .at("stop_token_ids");
+  const std::vector<int64_t> ends = ends_of(stop);
+  if (std::ssize(std::set(ends.begin(), ends.end())) == vocabulary)
+    throw Error(ErrorKind::usage, "stop_token_ids: every token of the model ends the answer").at("stop_token_ids");
+}
+
 bool GenerationBatch::cancel(int64_t number) {
   const bool is_open = answers_.contains(number);
   forget(number);
@@ -157,6 +174,7 @@ bool GenerationBatch::cancel(int64_t number) {
 void GenerationBatch::forget(int64_t number) {
   scheduler_.remove(number);
   if (draft_model_) draft_model_->remove(number);
+  masks_.forget(number);
   answers_.erase(number);
 }
 
@@ -219,7 +237,7 @@ DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const
   return graphs_.run_prompts(pass.rows, embedded, pages_, tokens, /*may_capture=*/!scores);
 }
 
-std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const {
+std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) {
   std::vector<Sampler::Draw> draws;
   std::vector<const Answer*> answers;
   std::vector<int64_t> rows;
@@ -235,26 +253,16 @@ std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) const
   }
   std::map<int64_t, int64_t> tokens;
   if (draws.empty()) return tokens;
-  at::Tensor logits = last.output.logits.index_select(0, upload(rows, last.output.logits.device()));
-  for (size_t i = 0; i < answers.size(); ++i) {
-    at::Tensor own = logits[static_cast<int64_t>(i)];
-    constrain(*answers[i], own);
-  }
+  const at::Tensor logits = last.output.logits.index_select(0, upload(rows, last.output.logits.device()));
+  for (size_t i = 0; i < answers.size(); ++i) hide_tokens_of(*answers[i], logits[static_cast<int64_t>(i)]);
   const std::vector<int64_t> drawn = Sampler::pick_together(logits, draws);
   for (size_t i = 0; i < rows.size(); ++i) tokens[rows[i]] = drawn[i];
   return tokens;
 }
 
-// The tokens that may follow are found on the host, once for each state of the grammar: once for a string of JSON.
-void GenerationBatch::constrain(const Answer& answer, at::Tensor& logits) const {
-  if (!answer.prompt.constraint) return;
-  std::vector<bool> allowed = answer.prompt.constraint->allowed();
-  allowed.resize(static_cast<size_t>(logits.size(0)));
-  const bool may_end = answer.prompt.constraint->is_whole() || answer.prompt.constraint->is_over();
-  for (const int64_t end : end_tokens_) allowed[static_cast<size_t>(end)] = may_end;
-  at::Tensor hidden = at::empty({logits.size(0)}, at::kBool);
-  std::ranges::transform(allowed, hidden.mutable_data_ptr<bool>(), [](bool may_follow) { return !may_follow; });
-  logits.masked_fill_(hidden.to(logits.device()), -std::numeric_limits<double>::infinity());
+void GenerationBatch::hide_tokens_of(const Answer& answer, const at::Tensor& logits) {
+  if (answer.prompt.constraint) masks_.hide(answer.answer.number, *answer.prompt.constraint, end_tokens_, logits);
+  if (!answer.may_end()) hide_tokens(ends_of(answer.prompt.stop), logits);
 }
 
 GeneratedToken GenerationBatch::pick(Answer& answer, const at::Tensor& logits, int64_t likeliest,
@@ -294,7 +302,9 @@ bool GenerationBatch::append(Answer& answer, GeneratedToken token) {
   scheduler_.append(generated.number, token.id);
   generated.tokens.push_back(token.id);
   if (token.logprobs) generated.logprobs.push_back(*token.logprobs);
-  generated.ended = std::find(end_tokens_.begin(), end_tokens_.end(), token.id) != end_tokens_.end();
+  const StopRules& stop = answer.prompt.stop;
+  generated.ended = (!stop.ignore_eos && std::ranges::find(end_tokens_, token.id) != end_tokens_.end()) ||
+                    std::ranges::find(stop.stop_token_ids, token.id) != stop.stop_token_ids.end();
   if (answer.prompt.constraint)
     answer.prompt.constraint->advance(token.id);
   else if (answer.prompt.calculator)
@@ -310,7 +320,7 @@ void GenerationBatch::propose_drafts() {
   std::vector<DraftModel::Request> requests;
   for (const int64_t number : scheduler_.decoding()) {
     const Answer& answer = answers_.at(number);
-    if (answer.prompt.constraint) continue; // a text that may hardly be anything else needs no guess
+    if (!answer.may_continue_with_any()) continue; // a text that may hardly be anything else needs no guess
     const int64_t drawn = std::ssize(answer.answer.tokens), left = answer.prompt.max_tokens - drawn,
                   most = std::min(options_.draft_tokens, left - 1);
     if (draft_model_)

@@ -9,6 +9,8 @@
 #include "infer/draft_model.h"
 #include "infer/sampling.h"
 #include "infer/scheduler.h"
+#include "infer/stop_rules.h"
+#include "infer/token_masks.h"
 #include "model/model.h"
 
 #include <deque>
@@ -51,6 +53,7 @@ struct Prompt {
   const Calculator* calculator = nullptr;   // outlives the batch; null: none, as with a constraint
   // What the answer's text may be: an end token follows where it is whole. Null: anything. Of this answer alone.
   std::shared_ptr<grammar::TokenConstraint> constraint = {};
+  StopRules stop = {}; // with a constraint neither ignore_eos nor min_tokens
   // Called once, before the first token of the answer, with as many of the likeliest tokens as top_logprobs says.
   // Empty: prompts are not scored. Of a prompt without visual rows.
   ScoreCallback on_scores = {};
@@ -89,7 +92,7 @@ class GenerationBatch {
                   const BatchOptions& options = {});
 
   // Queues a prompt of at least one row, and returns its number: 0 for the first. Prompts join in this order, as soon
-  // as there are pages for their rows. Throws Error(usage) for a sampling that makes no sense.
+  // as there are pages for their rows. Throws Error(usage) for a sampling and stop rules that make no sense.
   int64_t add(Prompt prompt);
   // Forgets a prompt and its answer, wherever it is, and gives its pages back. False: its answer is over.
   bool cancel(int64_t number);
@@ -109,6 +112,7 @@ class GenerationBatch {
     int64_t proposed = 0, accepted = 0; // tokens
   };
   DraftCounts draft_counts() const { return drafts_; }
+  int64_t masks_copied() const { return masks_.copied(); } // of constraints
   struct StepTimes {
     int64_t steps = 0;
     double seconds = 0, device_seconds = 0; // the second: in which the host waited for the device
@@ -125,8 +129,10 @@ class GenerationBatch {
     double begin = 0;                        // of the first pass
     std::deque<int64_t> given = {};          // tokens that follow, whatever the model says
     std::vector<GeneratedToken> scores = {}; // of the prompt's tokens so far
+    bool may_end() const { return std::ssize(answer.tokens) >= prompt.stop.min_tokens; }
+    bool may_continue_with_any() const { return !prompt.constraint && may_end(); }
     // Whether the next token is the likeliest one of the logits as they are.
-    bool takes_likeliest() const { return sampler.is_argmax() && !prompt.constraint; }
+    bool takes_likeliest() const { return sampler.is_argmax() && may_continue_with_any(); }
     bool reads_logits() const { return !takes_likeliest() || prompt.top_logprobs; }
   };
   // A pass whose tokens the device may still be computing.
@@ -160,9 +166,12 @@ class GenerationBatch {
   void forget(int64_t number);
   // The tokens that a pass is drawn to continue answers with, by row; nothing where they are the likeliest ones, or
   // depend on whether drafts are right.
-  std::map<int64_t, int64_t> draw(const PassInFlight& last) const;
-  // Makes the tokens that a constrained answer may not continue with impossible.
-  void constrain(const Answer& answer, at::Tensor& logits) const;
+  std::map<int64_t, int64_t> draw(const PassInFlight& last);
+  // Tokens that end an answer by these rules.
+  std::vector<int64_t> ends_of(const StopRules& stop) const;
+  void check(const StopRules& stop) const;
+  // Makes the tokens that the answer may not continue with impossible.
+  void hide_tokens_of(const Answer& answer, const at::Tensor& logits);
   // Of the tokens behind the first rows of a part; `logits`: of these rows.
   void score(Answer& answer, const Scheduler::Part& part, const at::Tensor& logits) const;
   GeneratedToken pick(Answer& answer, const at::Tensor& logits, int64_t likeliest, std::optional<int64_t> drawn) const;
@@ -178,6 +187,7 @@ class GenerationBatch {
   Scheduler scheduler_;
   model::KvPages pages_;
   DecodeGraphs graphs_;
+  TokenMasks masks_;
   std::optional<PassInFlight> in_flight_;
   std::unique_ptr<DraftModel> draft_model_;
   DraftCounts drafts_;

@@ -2,6 +2,7 @@
 #include "../model/tiny.h"
 #include "../train/fake_runtime.h"
 #include "base/error.h"
+#include "grammar/json_schema.h"
 #include "infer/generation_batch.h"
 
 #include <ATen/ops/log.h>
@@ -10,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <map>
+#include <numeric>
 #include <set>
 
 namespace fvlm::infer {
@@ -410,6 +412,79 @@ TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
     }
   }
   EXPECT_GT(preemptions, 0);
+}
+
+// Beside the likeliest tokens of plain passes that may follow.
+TEST(GenerationBatch, StopRulesSayWhatEndsAnAnswer) {
+  Tiny tiny;
+  auto prompts = mixed_prompts(9, 12);
+  for (Prompt& prompt : prompts) prompt.max_tokens = 14;
+  const auto free = one_by_one(tiny, prompts, {});
+  const int64_t end = free[0][4], other = free[1][6];
+  for (size_t i = 0; i < prompts.size(); ++i)
+    prompts[i].stop = {i % 3 == 1, i % 3 == 2 ? 10 : 0, i % 2 == 1 ? std::vector{other} : std::vector<int64_t>()};
+  const auto expected = [&](const Prompt& prompt) {
+    const auto ends = [&](int64_t token) {
+      return (token == end && !prompt.stop.ignore_eos) || (token == other && !prompt.stop.stop_token_ids.empty());
+    };
+    std::vector<int64_t> answer;
+    while (std::ssize(answer) < prompt.max_tokens && (answer.empty() || !ends(answer.back()))) {
+      at::Tensor logits = logits_of_a_plain_pass(tiny, prompt, answer);
+      if (std::ssize(answer) < prompt.stop.min_tokens)
+        for (const int64_t token : {end, other})
+          if (ends(token)) logits[token].fill_(-1e9);
+      answer.push_back(logits.argmax().item<int64_t>());
+    }
+    return answer;
+  };
+  std::vector<std::vector<int64_t>> all;
+  for (const Prompt& prompt : prompts) all.push_back(expected(prompt));
+  EXPECT_NE(all, free);
+  EXPECT_EQ(together(tiny, prompts, {end}, 8192), all);
+  GenerationBatch speculating(tiny.model, *tiny.operations, {end}, {.draft_tokens = 3});
+  for (const Prompt& prompt : prompts) speculating.add(prompt);
+  EXPECT_EQ(tokens_of(speculating.finish()), all);
+  train::FakeRuntime device;
+  EXPECT_EQ(together(tiny, prompts, {end}, 8192), all) << "while passes run ahead";
+}
+
+TEST(GenerationBatch, StopRulesOfTokensThatAreNoneAreRefused) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  std::vector<int64_t> every(53);
+  std::iota(every.begin(), every.end(), 0);
+  for (const auto& tokens : {std::vector<int64_t>{53}, {-1}, every}) {
+    Prompt prompt{.tokens = {1}, .stop = {.stop_token_ids = tokens}};
+    GenerationBatch batch(tiny.model, *tiny.operations, {});
+    EXPECT_THROW(batch.add(prompt), Error);
+  }
+}
+
+// Inside of a string nothing changes from token to token.
+TEST(GenerationBatch, MasksAreCopiedOncePerStateOfTheGrammar) {
+  Tiny tiny;
+  const std::string letters = "\"abcdefghijklmnopqrstuvwxyz0123456789 ,.:;{}[]ABCDEFG";
+  const auto table = std::make_shared<const grammar::TokenTable>(
+      53, [&](int64_t id) { return std::string_view(letters).substr(static_cast<size_t>(id), 1); });
+  const auto form =
+      std::make_shared<const grammar::Grammar>(grammar::of_json_schema(nlohmann::ordered_json{{"type", "string"}}));
+  Prompt prompt{.tokens = {4, 8}, .max_tokens = 24, .sampling = {.temperature = 1.5, .seed = 2}};
+  GenerationBatch batch(tiny.model, *tiny.operations, {});
+  for (uint64_t answer = 0; answer < 3; ++answer) {
+    prompt.constraint = std::make_shared<grammar::TokenConstraint>(table, form);
+    prompt.sampling.answer = answer;
+    batch.add(prompt);
+  }
+  int64_t tokens = 0;
+  for (const auto& answer : tokens_of(batch.finish())) {
+    grammar::TokenConstraint followed(table, form);
+    for (const int64_t token : answer) {
+      EXPECT_TRUE(followed.allowed()[static_cast<size_t>(token)]);
+      followed.advance(token);
+    }
+    tokens += std::ssize(answer);
+  }
+  EXPECT_GT(tokens, 30);
+  EXPECT_LE(batch.masks_copied(), 3 * 2) << "before the string and inside of it";
 }
 
 } // namespace
