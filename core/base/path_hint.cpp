@@ -27,6 +27,9 @@ constexpr std::string_view published[] = {"facebook/dinov2-small",
                                           "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
                                           "OpenGVLab/InternVL3-1B-hf"};
 
+// Folders of what the engine makes, as the documentation names them: no organisations of the Hub.
+constexpr std::string_view own_folders[] = {"models", "runs"};
+
 bool is_hub_word(const std::string& word) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; };
   return !word.empty() && std::isalnum(static_cast<unsigned char>(word[0])) &&
@@ -44,10 +47,14 @@ std::string hint_on_download(const fs::path& path) {
                        path == *known ? "weights/" + name : path.string());
   const bool is_two_words = path.is_relative() && std::distance(path.begin(), path.end()) == 2 &&
                             is_hub_word(path.begin()->string()) && is_hub_word(name);
-  if (!is_two_words || fs::exists(path.parent_path(), ignored)) return "";
+  const std::string first = path.begin()->string();
+  if (!is_two_words || fs::exists(path.parent_path(), ignored) ||
+      std::find(std::begin(own_folders), std::end(own_folders), first) != std::end(own_folders))
+    return "";
+  const std::string id(first == "weights" ? published[0] : path.string());
   return fmt::format("a model is a folder on this machine; one of the Hugging Face Hub has to be downloaded, as by "
-                     "`hf download {} --local-dir weights/dinov2-small`",
-                     published[0]);
+                     "`hf download {} --local-dir weights/{}`",
+                     id, id.substr(id.find('/') + 1));
 }
 
 } // namespace

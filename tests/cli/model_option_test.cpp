@@ -77,8 +77,10 @@ TEST_F(ModelOption, ANameOfTheHubIsAdvisedToDownload) {
   EXPECT_THAT(run("import --vision facebook/dinov2-small --decoder decoder --out o").err, HasSubstr(advice));
   EXPECT_THAT(run("check '" FVLM_RECIPES "/fvlm-135m.lua' --files --set model.vision=facebook/dinov2-small").err,
               HasSubstr(advice));
-  fs::create_directories(scratch / "models");
-  EXPECT_THAT(export_of("models/missing").err, Not(HasSubstr("hf download"))) << "a folder of ours, and a typing error";
+  EXPECT_THAT(export_of("Qwen/Qwen2-VL-2B-Instruct").err,
+              HasSubstr("`hf download Qwen/Qwen2-VL-2B-Instruct --local-dir weights/Qwen2-VL-2B-Instruct`; "));
+  for (const char* ours : {"models/missing", "runs/missing"})
+    EXPECT_THAT(export_of(ours).err, AllOf(Not(HasSubstr("hf download")), HasSubstr("or the folder of a run")));
   EXPECT_THAT(export_of("./a/b").err, Not(HasSubstr("hf download")));
 }
 
