@@ -164,6 +164,10 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
     if (hint.empty()) hint = "name a model directory, a checkpoint or the folder of a run";
     throw Error(ErrorKind::data, "there is no such folder").at(folder.string()).advise(with_start_of(folder, hint));
   }
+  if (!std::filesystem::is_directory(folder, ignored))
+    throw Error(ErrorKind::data, "expected a folder, got a file")
+        .at(folder.string())
+        .advise("name a model directory, a checkpoint or the folder of a run");
   if (!std::filesystem::exists(path, ignored)) {
     const bool is_huggingface = std::filesystem::exists(folder / "config.json", ignored);
     throw Error(ErrorKind::data, "this is {}no model directory: there is no fvlm.json in it",
