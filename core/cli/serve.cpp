@@ -36,7 +36,8 @@ Options serve_options() {
       .repeated_value("allow-host", "NAME",
                       "a name that clients call the server by, besides localhost and IP addresses (repeatable)")
       .repeated_value("allow-origin", "ORIGIN",
-                      "pages of this origin may ask, such as https://example.com (repeatable)")
+                      "pages of this origin may ask, such as https://example.com (repeatable); with a token '*' stands "
+                      "for all")
       .value("name", "NAME", "the model's name for clients; default: that of its folder")
       .value("token-file", "FILE", "clients must present the token in this file; default: that in FVLM_SERVE_TOKEN")
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
@@ -97,6 +98,16 @@ int serve_model(Arguments arguments) {
   RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
   const std::string token = token_of(*parsed), host = parsed->value_or("host", "127.0.0.1");
 
+  if (guard.allows_any_origin() && token.empty())
+    throw Error(ErrorKind::usage, "--allow-origin '*' lets every page in the user's browser ask, and there is no token")
+        .advise("give the server one with --token-file, or name the pages' origins");
+
+  // The port is taken before the model is loaded, so that one that is in use is found at once.
+  serve::ApiServer* handler = nullptr;
+  HttpServer server(
+      host, static_cast<uint16_t>(port), http,
+      [&](auto request, auto response) { handler->handle(std::move(request), std::move(response)); },
+      serve::json_refusal);
   AnsweringModel model(*parsed, "serve");
   model.generator.prepare_frames(model.input.media.image_size);
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits,
@@ -116,9 +127,8 @@ int serve_model(Arguments arguments) {
                        {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
                         preparation.has_own_videos() && video_frames > 0},
                        std::move(guard));
-  HttpServer server(
-      host, static_cast<uint16_t>(port), http,
-      [&](auto request, auto response) { api.handle(std::move(request), std::move(response)); }, serve::json_refusal);
+  handler = &api;
+  server.listen();
   stop_at_signals(server);
   const std::string address =
       fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());

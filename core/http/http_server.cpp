@@ -275,6 +275,23 @@ struct HttpServer::State {
   }
 };
 
+namespace {
+
+Error cannot_listen(const tcp::endpoint& at, const error_code& error) {
+  const bool in_use = error == asio::error::address_in_use;
+  Error refused(in_use ? ErrorKind::output : ErrorKind::usage,
+                fmt::format("cannot listen on {} port {}: {}", at.address().to_string(), at.port(), error.message()));
+  if (in_use)
+    refused.advise("another program has this port: choose another one; port 0 stands for any free one");
+  else if (error == asio::error::access_denied)
+    refused.advise("ports below 1024 are for root: choose another one, such as 8000");
+  else
+    refused.advise("give an address of this machine; 0.0.0.0 stands for all of them");
+  return refused;
+}
+
+} // namespace
+
 HttpRefusal plain_refusal(int, const std::string& why) {
   return {"text/plain", why + "\n"};
 }
@@ -286,7 +303,7 @@ HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimi
   state_->handler = std::move(handler);
   state_->refusal = std::move(refusal);
   error_code error;
-  const auto host = asio::ip::make_address(address, error);
+  const auto host = asio::ip::make_address(address == "localhost" ? "127.0.0.1" : address, error);
   if (error)
     throw Error(ErrorKind::usage, "'{}' is no IP address", address)
         .advise("127.0.0.1: only for programs on this machine; 0.0.0.0: for all that reach it");
@@ -294,11 +311,7 @@ HttpServer::HttpServer(const std::string& address, uint16_t port, const HttpLimi
   state_->acceptor.open(endpoint.protocol(), error);
   if (!error) state_->acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) state_->acceptor.bind(endpoint, error);
-  if (!error) state_->acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error)
-    throw Error(error == asio::error::address_in_use ? ErrorKind::output : ErrorKind::usage,
-                fmt::format("cannot listen on {} port {}: {}", address, port, error.message()))
-        .advise("choose another port; port 0 stands for any free one");
+  if (error) throw cannot_listen(endpoint, error);
   state_->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (state_->wake < 0) throw Error(ErrorKind::device, "no file descriptor is left");
 }
@@ -307,6 +320,12 @@ HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const {
   return state_->acceptor.local_endpoint().port();
+}
+
+void HttpServer::listen() {
+  error_code error;
+  state_->acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error) throw cannot_listen(state_->acceptor.local_endpoint(), error);
 }
 
 void HttpServer::run(std::chrono::seconds grace) {

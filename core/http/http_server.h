@@ -60,8 +60,8 @@ HttpRefusal plain_refusal(int status, const std::string& why);
 
 class HttpServer {
  public:
-  // Listens at once. `port` 0: any free one. Throws Error(usage) for what is no address of this machine, and
-  // Error(output) where the port is in use.
+  // Takes the port at once; 0: any free one. Throws Error(usage) for what is no address of this machine, and
+  // Error(output) where the port is in use. `address`: localhost is 127.0.0.1.
   HttpServer(const std::string& address, uint16_t port, const HttpLimits& limits, HttpHandler handler,
              WriteRefusal refusal = plain_refusal);
   ~HttpServer();
@@ -69,6 +69,8 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   uint16_t port() const;
+  // From now on clients can connect. Throws as the constructor does.
+  void listen();
   // Serves until stop(), then until the requests that have begun are answered, but at most for `grace`.
   void run(std::chrono::seconds grace);
   void stop(); // [any thread, also a signal handler's]

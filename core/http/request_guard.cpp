@@ -35,6 +35,7 @@ RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::stri
   }
   for (std::string& origin : origins_) {
     const size_t name = origin.find("://");
+    if (origin == "*") continue;
     const bool is_web = origin.starts_with("http://") || origin.starts_with("https://");
     if (!is_web || name + 3 == origin.size() || origin.find('/', name + 3) != std::string::npos)
       throw Error(ErrorKind::usage, "--allow-origin: '{}' is no origin", origin)
@@ -44,7 +45,11 @@ RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::stri
 }
 
 bool RequestGuard::is_listed(const std::string& origin) const {
-  return std::ranges::find(origins_, lower_case(origin)) != origins_.end();
+  return !origin.empty() && (allows_any_origin() || std::ranges::find(origins_, lower_case(origin)) != origins_.end());
+}
+
+bool RequestGuard::allows_any_origin() const {
+  return std::ranges::find(origins_, "*") != origins_.end();
 }
 
 std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& request) const {
@@ -52,14 +57,14 @@ std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& requ
   const bool is_known = host.empty() || name == "localhost" || name.ends_with(".localhost") || is_address(name) ||
                         std::ranges::find(hosts_, name) != hosts_.end();
   if (!is_known)
-    return Refusal{421, fmt::format("this server is not known as '{}'; --allow-host NAME lets it be", name)};
+    return Refusal{421, fmt::format("this server is not known as '{0}'; --allow-host {0} lets it be", name)};
   const std::string origin = lower_case(request.origin);
   if (!origin.empty() && !is_listed(origin) &&
       (host.empty() || (origin != "http://" + host && origin != "https://" + host)))
-    return Refusal{403, fmt::format("pages of '{}' may not ask this server; --allow-origin lets them", origin)};
+    return Refusal{403, fmt::format("pages of '{0}' may not ask this server; --allow-origin {0} lets them", origin)};
   const std::string type = lower_case(trimmed(request.content_type.substr(0, request.content_type.find(';'))));
   if (request.method == "POST" && type != "application/json")
-    return Refusal{415, fmt::format("expected Content-Type: application/json, got '{}'", type)};
+    return Refusal{415, fmt::format("expected Content-Type: application/json, got '{}'; curl --json sends it", type)};
   return std::nullopt;
 }
 

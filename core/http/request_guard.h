@@ -13,7 +13,7 @@ namespace fvlm {
 class RequestGuard {
  public:
   // `hosts`: names by which the server may be called besides localhost and IP addresses. `origins`: those of pages
-  // elsewhere that may ask, such as https://example.com. Throws Error(usage) for what is none.
+  // elsewhere that may ask, such as https://example.com; * stands for all. Throws Error(usage) for what is none.
   RequestGuard(std::vector<std::string> hosts, std::vector<std::string> origins);
 
   struct Refusal {
@@ -24,6 +24,7 @@ class RequestGuard {
   // bodies of other types than JSON, which forms of other pages may send without asking.
   std::optional<Refusal> check(const HttpRequest& request) const;
   bool is_listed(const std::string& origin) const;
+  bool allows_any_origin() const;
 
  private:
   std::vector<std::string> hosts_, origins_;

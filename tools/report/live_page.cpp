@@ -70,7 +70,9 @@ LivePage::LivePage(fs::path run, Options options)
       server_(options_.host, options_.port, HttpLimits{.body_bytes = 4096, .connections = 64},
               [this](const HttpRequest& request, const std::shared_ptr<HttpResponse>& response) {
                 handle(request, *response);
-              }) {}
+              }) {
+  server_.listen();
+}
 
 std::string LivePage::url() const {
   const bool is_ipv6 = options_.host.find(':') != std::string::npos;
