@@ -15,7 +15,8 @@ Tokenizer tokenizer_in(const std::filesystem::path& model, const char* verb) {
   const auto file = decoder_folder(model) / "tokenizer.json";
   if (!std::filesystem::exists(file))
     throw Error(ErrorKind::data, "{} needs a tokenizer, and there is no decoder/tokenizer.json", verb)
-        .at(model.string());
+        .at(model.string())
+        .advise("copy tokenizer.json of the decoder's Hugging Face folder to {}", file.string());
   return Tokenizer::from_file(file);
 }
 
