@@ -159,9 +159,10 @@ void AnswerDelivery::deliver_echo(RunningAnswer& answer, const std::vector<infer
 void AnswerDelivery::deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token) {
   if (answer.stopped) return;
   AnswerJob& job = *answer.job;
-  ++job.usage.completion;
+  ++job.usage.completion, ++answer.tokens;
   if (token.logprobs) show_logprobs(answer, token);
-  const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
+  const bool may_stop = answer.tokens > job.request.stop_rules.min_tokens;
+  const std::string piece = answer.text.add(static_cast<TokenId>(token.id), may_stop);
   if (!piece.empty()) job.listener->add_text(answer.number, piece);
   if (answer.text.stopped()) answer.stopped = true;
 }

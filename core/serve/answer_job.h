@@ -52,6 +52,7 @@ struct RunningAnswer {
   std::atomic<bool> stopped = false; // by a stop text: what the model adds behind it is dropped
   // Of who delivers the answer.
   StreamingDetokenizer text;
+  int64_t tokens = 0;
   int64_t characters = 0; // of the tokens so far
 };
 

@@ -218,9 +218,11 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (!job->request.attention) job->prompt.sample = {};
   if (!batch_) begin_batch();
   const ChatRequest& request = job->request;
-  const int64_t wanted = std::max<int64_t>(1, request.max_tokens.value_or(limits_.max_tokens));
+  const int64_t usual = std::max(limits_.max_tokens, request.stop_rules.min_tokens),
+                wanted = std::max<int64_t>(1, request.max_tokens.value_or(usual));
   prompt.max_tokens = std::min(prompt.max_tokens, wanted);
   prompt.sampling = request.sampling;
+  prompt.stop = request.stop_rules;
   prompt.top_logprobs = request.top_logprobs;
   if (request.form && !token_table_) token_table_ = infer::token_table_of(tokenizer_);
   try {

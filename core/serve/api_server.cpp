@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/task_thread.h"
+#include "base/terminal.h"
 #include "serve/chat_page.h"
 
 #include <fmt/format.h>
@@ -188,14 +189,19 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   const std::string& path = request.path;
   if (guard_.is_listed(request.origin)) {
     response->add_header("Access-Control-Allow-Origin", request.origin);
+    response->add_header("Access-Control-Expose-Headers", "Retry-After");
     response->add_header("Vary", "Origin");
     if (request.method == "OPTIONS") { // a browser asks whether the page may ask
       response->add_header("Access-Control-Allow-Methods", "GET, POST");
       response->add_header("Access-Control-Allow-Headers", "Authorization, *");
+      response->add_header("Access-Control-Max-Age", "600");
       return response->send(204, json_type, "");
     }
   }
-  if (const auto refusal = guard_.check(request)) return refuse(*response, refusal->status, refusal->why);
+  if (const auto refusal = guard_.check(request)) {
+    warn_of_refused_page(refusal->why);
+    return refuse(*response, refusal->status, refusal->why);
+  }
   if (path == "/health" && gets) return response->send(200, json_type, "{\"status\":\"ok\"}");
   if (path == "/" && gets) { // it asks for the token itself
     response->add_header("Content-Security-Policy", chat_page().policy);
@@ -219,6 +225,12 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
     if (path == known)
       return refuse(*response, 405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
   refuse(*response, 404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
+}
+
+void ApiServer::warn_of_refused_page(const std::string& why) {
+  constexpr size_t most = 8, longest = 300;
+  if (refused_pages_.size() < most && refused_pages_.insert(why.substr(0, longest)).second)
+    log_warning("a request is refused: {}", strip_control_characters(why.substr(0, longest)));
 }
 
 void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {

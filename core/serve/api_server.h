@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace fvlm::serve {
@@ -36,6 +38,8 @@ class ApiServer {
 
  private:
   void route(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
+  // A browser does not show why it may not ask. Once for each reason, and a few of them.
+  void warn_of_refused_page(const std::string& why);
   void answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
   void parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
   nlohmann::json model() const;
@@ -46,6 +50,7 @@ class ApiServer {
   ApiSettings settings_;
   RequestGuard guard_;
   std::atomic<uint64_t> requests_{0};
+  std::set<std::string> refused_pages_;
   int64_t started_;
   std::string run_id_;               // so that ids of answers differ between two runs of the server
   std::atomic<int64_t> unparsed_{0}; // requests that parsers_ has

@@ -4,8 +4,10 @@
 #include "data/tile_grid.h"
 #include "grammar/grammar.h"
 #include "infer/sampling.h"
+#include "infer/stop_rules.h"
 
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -48,14 +50,16 @@ struct ChatRequest {
   std::string model;
   bool is_chat = true; // otherwise a text is continued, which is turns[0], or `tokens`
   std::vector<TokenId> tokens;
-  bool echo = false;                  // the text that is continued opens the answer
-  int64_t first_answer = 0;           // number of its first answer among those of all prompts of one request
-  std::optional<std::string> system;  // empty text: none; nothing: the model's usual one
-  std::vector<Turn> turns;            // <image> in a user's text for each image of it
-  std::vector<std::string> images;    // the files, in the order of their marks, a video's among them
-  std::optional<RequestVideo> video;  // for which <video> stands
+  bool echo = false;                 // the text that is continued opens the answer
+  int64_t first_answer = 0;          // number of its first answer among those of all prompts of one request
+  std::optional<std::string> system; // at the beginning; empty text: none; nothing: the model's usual one
+  std::vector<Turn> turns;           // <image> in a user's text for each image of it
+  std::vector<std::string> images;   // the files, in the order of their marks, a video's among them
+  std::shared_ptr<const nlohmann::json> template_variables = {}; // see TemplateValues
+  std::optional<RequestVideo> video;                             // for which <video> stands
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
+  infer::StopRules stop_rules;
   std::shared_ptr<const grammar::Grammar> form = {}; // what an answer's text may be; null: anything
   infer::Sampling sampling;
   std::optional<int64_t> max_tokens; // 0: what is echoed alone

@@ -172,8 +172,9 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)
       if (turn.role == "user") turn.text = without_marks(turn.text);
+  const std::string& system = request.system ? *request.system : settings_.system;
   std::vector<TokenId> tokens =
-      request.is_chat ? chat_.prompt(turns, request.system.value_or(settings_.system)) : continued(request, written);
+      request.is_chat ? chat_.prompt(turns, system, request.template_variables.get()) : continued(request, written);
   std::vector<uint8_t> no_mask;
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);
 

@@ -127,7 +127,7 @@ BODIES = [
     ("a hundred thousand messages", chat() | {"messages": [{"role": "user", "content": "a"}] * 100_000}, 400, "at most"),
     ("messages that are none", chat() | {"messages": "Hi"}, 400, "list of messages"),
     ("a role of its own", {"messages": [{"role": "root", "content": "x"}]}, 400, "role"),
-    ("the system's turn in the middle", {"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]}, 400, "comes first"),
+    ("the system's turn at the end", {"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]}, 400, "has to be the user's"),
     ("another model's name", chat(model="../../etc/passwd"), 404, "has the model"),
     ("tools", chat(tools=[{"type": "function"}]), 400, "does not support"),
     ("temperature -1", chat(temperature=-1), 400, "temperature"), ("temperature 1e308", chat(temperature=1e308), 400, "temperature"),

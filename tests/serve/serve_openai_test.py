@@ -1,6 +1,7 @@
 """`fvlm-engine serve` asked by the package `openai`: its objects, streams, pictures and exceptions.
 
 usage: serve_openai_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
+import asyncio
 import base64
 import math
 import sys
@@ -13,13 +14,14 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import folder, tool
-from running_server import Server, data_url, picture, user, with_image
+from running_server import Server, data_url, make_endless, picture, user, with_image
 
 TOKEN = "correct horse"
 
 
 def setUpModule():
-    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    for name in ("gqa", "endless"):
+        tool("make-tiny", "model", "gqa", folder / name, "--seed", "1")
     (folder / "token").write_text(TOKEN + "\n")
 
 
@@ -168,6 +170,66 @@ class OpenAi(unittest.TestCase):
                 with self.assertRaises(openai.RateLimitError) as raised:
                     ask(max_tokens=1)
             self.assertEqual(raised.exception.response.headers["retry-after"], "1")
+
+    def test_asks_again_when_it_is_told_to_wait(self):
+        make_endless("endless")
+        refusals = []
+        def leave_at_429(response):
+            if response.status_code == 429:
+                refusals.append(response)
+                stream.close()
+        with Server("--image-size", 28, "--queue", 1, model="endless") as server:
+            http = openai.DefaultHttpxClient(event_hooks={"response": [leave_at_429]})
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="-", max_retries=20, http_client=http) as client:
+                def ask(**fields):
+                    return client.chat.completions.create(model="endless", messages=[user("Tell a story.")], **fields)
+                stream = ask(stream=True, max_tokens=4000)
+                next(iter(stream))
+                self.assertEqual(ask(max_tokens=2).usage.completion_tokens, 2)
+        self.assertTrue(refusals)
+
+class AsyncOpenAi(unittest.IsolatedAsyncioTestCase):
+    """Many tasks of one client, whose answers would go on for thousands of tokens."""
+    async def asyncSetUp(self):
+        make_endless("endless")
+        self.server = Server("--image-size", 28, "--queue", 40, model="endless")
+        self.client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="-", max_retries=0, timeout=1800)
+
+    async def asyncTearDown(self):
+        await self.client.close()
+        self.assertEqual(self.server.stop(), 0, self.server.log)
+
+    def ask(self, client=None, **fields):
+        return (client or self.client).chat.completions.create(**{"model": "endless", "messages": [user("Tell a story.")], "temperature": 2} | fields)
+
+    async def test_tasks_that_are_cancelled_give_their_places_back(self):
+        begun = [asyncio.Event() for _ in range(32)]
+        async def read(number):
+            leaves, parts = number % 3 == 0, 0
+            async for part in await self.ask(stream=True, seed=number, max_tokens=4000 if leaves else 40):
+                parts += 1
+                begun[number].set()
+            return parts
+        tasks = [asyncio.create_task(read(number)) for number in range(32)]
+        for number in range(0, 32, 3):
+            await begun[number].wait()
+            tasks[number].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, result in enumerate(results):
+            if number % 3 == 0:
+                self.assertIsInstance(result, asyncio.CancelledError)
+            else:
+                self.assertGreater(result, 10)
+        await asyncio.to_thread(self.server.wait_for, requests_running=0, requests_waiting=0)
+        after = self.server.metrics()
+        self.assertEqual((after["requests_abandoned_total"], after["requests_answered_total"]), (11, 21))
+        self.assertEqual(after["cache_pages_free"] + after["cache_pages_cached"], after["cache_pages"])
+
+    async def test_a_request_that_takes_too_long_is_given_up(self):
+        with self.assertRaises(openai.APITimeoutError):
+            await self.ask(self.client.with_options(timeout=0.5), n=8, max_tokens=4000)
+        await asyncio.to_thread(self.server.wait_for, requests_running=0, requests_waiting=0)
+        self.assertEqual(self.server.metrics()["requests_abandoned_total"], 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+#include "serve/request_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace fvlm::serve {
+
+using Json = nlohmann::json;
+
+namespace {
+
+// What clients send that name every field: OpenAI's and vLLM's defaults.
+bool asks_for_nothing(const std::string& name, const Json& value) {
+  static const std::multimap<std::string, Json> usual = {
+      {"tool_choice", "none"},       {"tool_choice", "auto"},        {"function_call", "none"},
+      {"function_call", "auto"},     {"length_penalty", 1},          {"modalities", Json::array({"text"})},
+      {"skip_special_tokens", true}, {"add_generation_prompt", true}};
+  const auto [first, last] = usual.equal_range(name);
+  return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
+         (value.is_structured() && value.empty()) ||
+         std::any_of(first, last, [&](const auto& own) { return own.second == value; });
+}
+
+// A whole number, written as one or with nothing but zeros behind its point.
+std::optional<int64_t> whole_number(const Json& value) {
+  constexpr double exact = 1LL << 53;
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::abs(number) > exact || number != std::trunc(number)) return {};
+    return static_cast<int64_t>(number);
+  }
+  if (!value.is_number_integer()) return {};
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    return {};
+  return value.get<int64_t>();
+}
+
+} // namespace
+
+Error wrong_field(const std::string& field, const std::string& what) {
+  return Error(ErrorKind::usage, field.empty() ? what : fmt::format("{}: {}", field, what)).at(field);
+}
+
+std::string shortened(const Json& value) {
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+std::string RequestFields::place_of(const char* name) const {
+  return where_.empty() ? name : fmt::format("{}.{}", where_, name);
+}
+
+const Json* RequestFields::find(const char* name) const {
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+double RequestFields::number(const char* name, double usual, double least, double most) const {
+  const Json* value = find(name);
+  if (!value) return usual;
+  if (!value->is_number() || value->get<double>() < least || value->get<double>() > most)
+    throw wrong_field(place_of(name),
+                      fmt::format("expected a number from {} to {}, got {}", least, most, shortened(*value)));
+  return value->get<double>();
+}
+
+std::optional<int64_t> RequestFields::integer(const char* name, int64_t least, int64_t most) const {
+  const Json* value = find(name);
+  if (!value) return {};
+  const auto number = whole_number(*value);
+  if (!number || *number < least || *number > most)
+    throw wrong_field(place_of(name),
+                      fmt::format("expected a whole number from {} to {}, got {}", least, most, shortened(*value)));
+  return number;
+}
+
+bool RequestFields::flag(const char* name) const {
+  const Json* value = find(name);
+  if (value && !value->is_boolean())
+    throw wrong_field(place_of(name), "expected true or false, got " + shortened(*value));
+  return value && value->get<bool>();
+}
+
+std::string RequestFields::text(const char* name) const {
+  const Json* value = find(name);
+  if (!value) return "";
+  if (!value->is_string()) throw wrong_field(place_of(name), "expected a string, got " + shortened(*value));
+  return value->get<std::string>();
+}
+
+bool RequestFields::asks(const char* name) const {
+  const Json* value = find(name);
+  return value && !asks_for_nothing(name, *value);
+}
+
+void RequestFields::refuse(std::initializer_list<const char*> names) const {
+  for (const std::string name : names)
+    if (asks(name.c_str())) {
+      Error error = wrong_field(place_of(name.c_str()), "this server does not support it");
+      if (name.starts_with("tool")) error.advise("response_format makes an answer fit a JSON schema");
+      if (name.starts_with("guided_")) error.advise("structured_outputs takes json and choice");
+      throw error;
+    }
+}
+
+void refuse_unsupported(const RequestFields& fields, bool is_chat) {
+  fields.refuse({"tools", "tool_choice", "functions", "function_call", "logit_bias", "suffix", "bad_words",
+                 "modalities", "audio"});
+  // vLLM's and SGLang's
+  fields.refuse({"guided_json", "guided_choice", "guided_regex", "guided_grammar", "regex", "ebnf", "allowed_token_ids",
+                 "use_beam_search", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
+                 "include_stop_str_in_output", "skip_special_tokens"});
+  if (is_chat)
+    fields.refuse({"echo", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
+                   "mm_processor_kwargs"});
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,249 @@
+"""`fvlm-engine serve` asked as programs ask it that are not installed here: benchmark clients, chat interfaces and pages of other origins, by the same
+requests, with the fields that only they send.
+
+usage: serve_clients_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import json
+import shutil
+import subprocess
+import unittest
+
+from against_oracle import engine, folder, tokenizers, tool
+from running_server import Server, data_url, events, picture, user
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+QUESTION = "What is this?"
+THINKING = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}\
+{{ '<|im_start|>assistant\n' }}{% if enable_thinking is defined and not enable_thinking %}{{ '(' + mood + ')' }}{% endif %}"""
+
+
+def run(*words):
+    return subprocess.run([str(word) for word in (engine, *words)], capture_output=True, text=True)
+
+
+def setUpModule():
+    """A model that ends its answer to QUESTION with the third token, and what it says where nothing ends it."""
+    global free
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    shutil.copytree(folder / "gqa", folder / "thinking")
+    (folder / "thinking" / "decoder" / "chat_template.jinja").write_text(THINKING)
+    free = json.loads(run("generate", folder / "gqa", "--json", "--prompt", QUESTION, "--max-tokens", 12, "--image-size", 28).stdout)
+    assert free["ids"][2] not in free["ids"][:2] and len(free["ids"]) == 12, free
+    (folder / "gqa" / "decoder" / "generation_config.json").write_text(json.dumps({"eos_token_id": free["ids"][2]}))
+
+
+class Asked(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def chat(self, *messages, status=200, path=CHAT, **fields):
+        request = {"messages": list(messages or [user(QUESTION)])} if path == CHAT else {}
+        got, text, _ = self.server.send(path, request | {"temperature": 0, "max_tokens": 12} | fields)
+        self.assertEqual(got, status, text)
+        return json.loads(text) if status == 200 else json.loads(text)["error"]["message"]
+
+    def text(self, *messages, **fields):
+        return self.chat(*messages, **fields)["choices"][0]["message"]["content"]
+
+    def refusal(self, *messages, **fields):
+        return self.chat(*messages, status=400, **fields)
+
+
+class StopRules(Asked):
+    def summary(self, **fields):
+        answer = self.chat(**fields)
+        return answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
+
+    def test_an_end_token_is_ignored_on_request(self):
+        text, finish, tokens = self.summary()
+        self.assertEqual((finish, tokens), ("stop", 3))
+        self.assertTrue(free["text"].startswith(text) and text != free["text"], text)
+        self.assertEqual(self.summary(ignore_eos=True), (free["text"], "length", 12))
+
+    def test_no_answer_ends_before_its_least_tokens(self):
+        whole = self.summary(min_tokens=3)
+        self.assertGreater(whole[2], 3)
+        self.assertTrue(whole[0].startswith(self.summary()[0]))
+        self.assertEqual(self.summary(min_tokens=2), self.summary(), "the end token is the third one")
+        self.assertEqual(self.summary(min_tokens=12)[1:], ("length", 12))
+
+    def test_a_stop_text_counts_behind_the_least_tokens(self):
+        stop = free["text"][:2]
+        self.assertNotIn(stop, free["text"][2:])
+        self.assertEqual(self.summary(stop=stop)[:2], ("", "stop"))
+        self.assertEqual(self.summary(stop=stop, ignore_eos=True, min_tokens=1), (free["text"], "length", 12))
+
+    def test_tokens_of_the_request_end_an_answer(self):
+        first, second = free["ids"][:2]
+        self.assertEqual(self.summary(stop_token_ids=[first]), ("", "stop", 1))
+        self.assertEqual(self.summary(stop_token_ids=[second, first + 1], ignore_eos=True)[1:], ("stop", 2))
+
+    def test_rules_that_contradict_are_refused(self):
+        self.assertIn("at most max_tokens, which is 12, got 13", self.refusal(min_tokens=13))
+        self.assertIn("min_tokens: an answer of a given form ends where", self.refusal(min_tokens=2, response_format={"type": "json_object"}))
+        self.assertIn("ignore_eos: an answer of a given form ends where", self.refusal(ignore_eos=True, structured_outputs={"choice": ["a"]}))
+        self.assertIn("stop_token_ids: expected tokens", self.refusal(stop_token_ids=["a"]))
+        self.assertIn("stop_token_ids: expected a list", self.refusal(stop_token_ids=3))
+        self.assertIn("stop_token_ids: expected tokens of the model's", self.refusal(stop_token_ids=[100_000]))
+
+
+class Benchmarks(Asked):
+    def stream(self, path, request, headers=None):
+        status, body, _ = self.server.send(path, request, headers=headers)
+        self.assertEqual(status, 200, body)
+        documents, ended = events(body)
+        self.assertTrue(ended)
+        return documents
+
+    def test_vllm_bench_serve(self):
+        """Its requests of both routes: it reads the text of the first choice, and counts tokens by the last document's usage."""
+        usage = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True, "model": "gqa"}
+        headers = {"Authorization": "Bearer None", "x-request-id": "bench-0"}
+        asked = {"prompt": "The cat sat", "repetition_penalty": 1.0, "max_tokens": 9, "logprobs": None, "temperature": 0.0, "top_p": 1.0} | usage
+        documents = self.stream(COMPLETIONS, asked, headers)
+        self.assertTrue(all("text" in document["choices"][0] for document in documents[:-1]))
+        self.assertEqual((documents[-1]["choices"], documents[-1]["usage"]["completion_tokens"]), ([], 9))
+        content = [{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {"url": data_url(picture())}}]
+        documents = self.stream(CHAT, {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 9} | usage, headers)
+        self.assertTrue(all("delta" in document["choices"][0] for document in documents[:-1]))
+        self.assertEqual(documents[-1]["usage"]["completion_tokens"], 9)
+
+    def test_sglang_bench_serving(self):
+        """It takes every document of a stream to have a choice."""
+        shared = {"model": "gqa", "temperature": 0.0, "max_tokens": 7, "stream": True, "ignore_eos": True}
+        for path, asked in ((COMPLETIONS, {"prompt": "The cat sat", "best_of": 1}), (CHAT, {"messages": [user(QUESTION)]})):
+            documents = self.stream(path, asked | shared)
+            self.assertTrue(all(document["choices"] for document in documents))
+            self.assertEqual(documents[-1]["choices"][0]["finish_reason"], "length")
+
+    def test_open_webui(self):
+        models = json.loads(self.server.send("/v1/models", headers={"Authorization": "Bearer sk-none", "Content-Type": "application/json"})[1])
+        asked = {"model": models["data"][0]["id"], "messages": [user(QUESTION)], "stream": True, "stream_options": {"include_usage": True},
+                 "metadata": {"chat_id": "a"}, "session_id": "b", "features": {"web_search": False}, "tool_ids": [], "max_tokens": 4}
+        self.assertEqual(self.stream(CHAT, asked)[-1]["usage"]["completion_tokens"], 3)
+
+
+class Messages(Asked):
+    def test_several_system_messages_are_turns_of_the_template(self):
+        words = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        turns = [("system", "Be brief."), ("system", "Be kind."), ("user", "Hi"), ("assistant", "Hi!"), ("system", "In prose."), ("user", QUESTION)]
+        written = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
+        expected = self.chat(path=COMPLETIONS, prompt=words.encode(written, add_special_tokens=False).ids, ignore_eos=True)
+        messages = [{"role": role, "content": text} for role, text in turns]
+        answer = self.chat(*messages, ignore_eos=True)
+        self.assertEqual(answer["choices"][0]["message"]["content"], expected["choices"][0]["text"])
+        self.assertEqual(answer["usage"]["prompt_tokens"], expected["usage"]["prompt_tokens"])
+        messages[4]["role"] = "developer"
+        self.assertEqual(self.text(*messages, ignore_eos=True), expected["choices"][0]["text"])
+
+    def test_answers_without_content(self):
+        def after(answer, **fields):
+            return self.text(user("Hi"), {"role": "assistant"} | answer, user(QUESTION), ignore_eos=True, **fields)
+        said = after({"content": "No."})
+        self.assertEqual(after({"content": None, "refusal": "No."}), said)
+        self.assertEqual(after({"content": [{"type": "refusal", "refusal": "No."}]}), said)
+        self.assertEqual(after({"content": "No.", "refusal": None, "tool_calls": [], "function_call": None, "audio": None}), said)
+        empty = after({"content": ""})
+        self.assertNotEqual(empty, said)
+        self.assertEqual([after({"content": None}), after({})], [empty, empty])
+
+    def test_what_of_a_conversation_is_not_there_is_refused(self):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for words, message in (("messages[1].tool_calls: this server does not support it", {"role": "assistant", "content": None, "tool_calls": [call]}),
+                               ("messages[1]: a role is system, user or assistant, not 'tool'", {"role": "tool", "tool_call_id": "1", "content": "3"}),
+                               ("messages[1]: an answer has a content or a refusal, not both", {"role": "assistant", "content": "a", "refusal": "b"}),
+                               ("messages[1]: it has no content", {"role": "user", "content": None})):
+            with self.subTest(words):
+                self.assertIn(words, self.refusal(user("Hi"), message, user(QUESTION)))
+        for name, value in {"add_generation_prompt": False, "continue_final_message": True, "chat_template": "{{ x }}", "documents": [{}], "regex": "a",
+                            "skip_special_tokens": False, "allowed_token_ids": [3], "truncate_prompt_tokens": 4, "use_beam_search": True}.items():
+            self.assertIn(f"{name}: this server does not support it", self.refusal(**{name: value}))
+        self.assertIn("response_format makes an answer fit a JSON schema", self.refusal(tools=[call]))
+
+    def test_one_meaning_in_several_spellings(self):
+        drawn = {"temperature": 1.5, "ignore_eos": True}
+        self.assertEqual(self.text(seed=1.0, **drawn), self.text(seed=1, **drawn))
+        for stop in ("", [], None):
+            self.assertEqual(self.text(stop=stop, ignore_eos=True), free["text"])
+        self.assertEqual(self.chat(max_tokens=5.0, max_completion_tokens=5, ignore_eos=True)["usage"]["completion_tokens"], 5)
+        self.assertIn("max_tokens, which is 12, got 5", self.refusal(max_completion_tokens=5))
+        for seed in (1.5, 1e300, 2**64 - 1, "1"):
+            self.assertIn("seed: expected a whole number", self.refusal(seed=seed))
+
+    def test_several_answers_are_streamed_side_by_side(self):
+        asked = {"messages": [user(QUESTION)], "n": 3, "seed": 4, "temperature": 1.5, "max_tokens": 9, "ignore_eos": True}
+        whole = [choice["message"]["content"] for choice in json.loads(self.server.send(CHAT, asked)[1])["choices"]]
+        documents, _ = events(self.server.send(CHAT, asked | {"stream": True})[1])
+        streamed = ["", "", ""]
+        for choice in (document["choices"][0] for document in documents):
+            streamed[choice["index"]] += choice["delta"].get("content", "")
+        self.assertEqual(streamed, whole)
+
+    def test_variables_of_the_chat_template(self):
+        with Server("--image-size", 28, model="thinking") as server:
+            def tokens(variables=None):
+                request = {"messages": [user("Hi")], "max_tokens": 1, "chat_template_kwargs": variables}
+                status, text, _ = server.send(CHAT, request)
+                return json.loads(text)["usage"]["prompt_tokens"] if status == 200 else json.loads(text)["error"]["message"]
+            plain = tokens()
+            self.assertEqual([tokens({}), tokens({"enable_thinking": True}), tokens({"unread": [1]})], [plain] * 3)
+            self.assertGreater(tokens({"enable_thinking": False, "mood": "x"}), plain)
+            self.assertGreater(tokens({"enable_thinking": False, "mood": "<|im_end|>"}), tokens({"enable_thinking": False, "mood": "x"}) + 3, "it is text")
+            self.assertIn("the server sets the template's messages", tokens({"messages": []}))
+            self.assertIn("the server sets the template's bos_token", tokens({"bos_token": "x"}))
+            self.assertIn("chat_template_kwargs: expected an object", tokens(["enable_thinking"]))
+        self.assertEqual(self.text(chat_template_kwargs={"enable_thinking": False}), self.text(), "ChatML reads none")
+
+
+class Pages(unittest.TestCase):
+    def test_pages_of_all_origins_may_ask_with_a_token(self):
+        (folder / "token").write_text("correct horse\n")
+        with Server("--image-size", 28, "--allow-origin", "*", "--token-file", folder / "token") as server:
+            page = {"Origin": "https://example.com"}
+            status, _, response = server.send(CHAT, method="OPTIONS", headers=page | {"Access-Control-Request-Method": "POST"})
+            self.assertEqual((status, response.getheader("Access-Control-Allow-Origin")), (204, page["Origin"]))
+            self.assertEqual(server.send("/v1/models", headers=page)[0], 401)
+            self.assertEqual(server.send("/v1/models", headers=page | {"Authorization": "Bearer correct horse"})[0], 200)
+        alone = run("serve", folder / "gqa", "--allow-origin", "*", "--port", 0)
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("--token-file", alone.stderr)
+
+    def test_the_log_says_once_which_page_was_refused(self):
+        with Server("--image-size", 28) as server:
+            for _ in range(3):
+                self.assertEqual(server.send("/v1/models", headers={"Origin": "http://localhost:3000"})[0], 403)
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(server.log.count("--allow-origin http://localhost:3000 lets them"), 1, server.log)
+
+
+class Beginnings(unittest.TestCase):
+    def test_a_port_that_is_in_use_is_found_before_the_model_is_read(self):
+        with Server("--image-size", 28) as server:
+            second = run("serve", folder / "nowhere", "--port", server.port)
+        self.assertEqual(second.returncode, 7, second.stderr)
+        self.assertIn("another program has this port", second.stderr)
+
+    def test_addresses(self):
+        other = run("serve", folder / "gqa", "--host", "192.0.2.1", "--port", 0)
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("give an address of this machine", other.stderr)
+        with Server("--image-size", 28, "--host", "localhost") as server:
+            self.assertEqual(server.send("/health")[0], 200)
+
+    def test_what_is_no_model(self):
+        shutil.copytree(folder / "gqa", folder / "wordless")
+        (folder / "wordless" / "decoder" / "tokenizer.json").unlink()
+        for words, model in (("copy tokenizer.json of the decoder", "wordless"), ("expected a folder, got a file", "gqa/fvlm.json"),
+                             ("name a model directory, a checkpoint or the folder of a run", "runs/missing")):
+            with self.subTest(words):
+                refused = run("serve", folder / model, "--port", 0)
+                self.assertEqual(refused.returncode, 4)
+                self.assertIn(words, refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
