@@ -45,40 +45,39 @@ namespace {
 // Of large tensors the numbers repeat after so many: a prime, so that no stride of powers of two meets itself.
 constexpr int64_t period = 4194319;
 
-at::Tensor drawn(int64_t count, uint64_t seed) {
-  auto values = at::empty({count}, at::kDouble);
+void draw(double* numbers, int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed * 0x9E3779B97F4A7C15 + 1);
-  auto* data = values.data_ptr<double>();
   // Box and Muller's transform rather than std::normal_distribution, whose numbers are each library's own.
   auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
-  const int64_t fresh = std::min(count, period);
-  for (int64_t i = 0; i < fresh; ++i)
-    data[i] = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());
-  for (int64_t i = fresh; i < count; i += fresh) std::copy_n(data, std::min(fresh, count - i), data + i);
-  return values;
+  for (int64_t i = 0; i < count; ++i)
+    numbers[i] = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());
+}
+
+// The first numbers of a seed. Trials are run many times with the same numbers, of which they take more or fewer: what
+// was drawn is kept, up to 256 MiB.
+at::Tensor drawn(int64_t count, uint64_t seed) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<uint64_t, at::Tensor>;
+  static int64_t held = 0;
+  std::lock_guard lock(mutex);
+  at::Tensor& values = known[seed];
+  const int64_t before = values.defined() ? values.numel() : -1;
+  if (before < count) {
+    held += count - before;
+    values = at::empty({count}, at::kDouble);
+    draw(values.data_ptr<double>(), count, seed);
+  }
+  const at::Tensor result = values.narrow(0, 0, count);
+  if (held > 1 << 25) known.clear(), held = 0;
+  return result;
 }
 
 } // namespace
 
 at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype, double scale) {
-  // A trial is run many times, with the same numbers.
-  static std::mutex mutex;
-  static auto& known = *new std::map<std::pair<int64_t, uint64_t>, at::Tensor>;
   const int64_t count = c10::multiply_integers(shape);
-  at::Tensor values;
-  {
-    std::lock_guard lock(mutex);
-    values = known[{count, seed}];
-  }
-  if (!values.defined()) {
-    values = drawn(count, seed);
-    std::lock_guard lock(mutex);
-    if (known.size() > 500) known.clear();
-    if (count <= 1 << 17)
-      known[{count, seed}] = values;
-    else
-      known.erase({count, seed});
-  }
+  at::Tensor values = drawn(std::min(count, period), seed);
+  if (count > period) values = values.repeat({(count + period - 1) / period}).narrow(0, 0, count);
   return (values * scale).view(shape).to(dtype);
 }
 
