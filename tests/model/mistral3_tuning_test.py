@@ -66,7 +66,7 @@ class Generation(Mistral3, unittest.TestCase):
         config.write_text(written.replace('"patch_size": ', '"patch_size": 1'))
         said = run(engine, "generate", "model", "--image", "0.png", "--prompt", "What?", code=4)
         config.write_text(written)
-        self.assertIn("the image processor cuts images into cells of", said)
+        self.assertIn("pixels do not fit the encoder, whose images consist of cells of 8 x 8", said)
 
 
 class Training(Mistral3, picture_questions.Training, unittest.TestCase):

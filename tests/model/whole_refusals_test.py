@@ -45,8 +45,8 @@ class WrongFolders(unittest.TestCase):
                      config=lambda one: one.update(model_type="mllama"))
         self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, mistral",
                      config=lambda one: one["text_config"].update(model_type="mixtral"))
-        self.refused("llava-clip-llama", '"pixtral" is not supported as vision tower', "vision_config",
-                     config=lambda one: one["vision_config"].update(model_type="pixtral"))
+        self.refused("llava-clip-llama", '"mllama_vision_model" is not supported as vision tower', "vision_config",
+                     config=lambda one: one["vision_config"].update(model_type="mllama_vision_model"))
         self.refused("smolvlm", "--model", '"smolvlm"', by=("--vision", root / "smolvlm", "--decoder", root / "smolvlm"))
 
     def test_a_missing_image_processor_is_warned_of(self):

@@ -40,8 +40,8 @@ std::string grids_with(const std::string& option) {
 }
 
 TEST(ImageProcessor, NamesUnknownTypesAndOptions) {
-  EXPECT_THAT(config_refusal(R"({"image_processor_type": "PixtralImageProcessor"})"),
-              AllOf(HasSubstr("'PixtralImageProcessor'"), HasSubstr("SiglipImageProcessor")));
+  EXPECT_THAT(config_refusal(R"({"image_processor_type": "Llama4ImageProcessor"})"),
+              AllOf(HasSubstr("'Llama4ImageProcessor'"), HasSubstr("SiglipImageProcessor")));
   EXPECT_THAT(config_refusal("{}"), HasSubstr("'image_processor_type' is missing"));
   EXPECT_THAT(config_refusal(clip_with(R"("crop_sise": 5)")), AllOf(HasSubstr("crop_sise"), HasSubstr("'crop_size'")));
   EXPECT_EQ(config_refusal(clip_with(R"("do_pad": null, "size": null)")), "");
