@@ -282,7 +282,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   EvaluationRun run(parsed, model);
   set.modes = modes_of(parsed, *run.config().connector);
   if (set.modes.empty()) {
-    set.modes = {run.config().connector->mode_of_use()};
+    set.modes = {run.config().connector->inference_mode()};
     log_info("frames are encoded in the mode {}, that of inference; --mode chooses another", set.modes.front());
   }
   const auto tokenizer =

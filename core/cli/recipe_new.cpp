@@ -314,7 +314,7 @@ void name_fields(std::vector<RecipeDraft::Source>& sources, const RecipeDraft& d
 void read_settings(const plan::Model& model, const Tokenizer& tokenizer, RecipeDraft& draft) {
   const plan::ConnectorSettings& connector = *model.connector;
   const std::string usual = connector.mode_names().front();
-  if (connector.mode_of_use() != usual) draft.evaluation_mode = connector.mode_of_use();
+  if (connector.inference_mode() != usual) draft.evaluation_mode = connector.inference_mode();
   if (connector.recommended_training_mode() != usual) draft.mode = connector.recommended_training_mode();
   const auto trained = draft.directory.empty() ? std::nullopt : plan_of_checkpoint(draft.directory);
   if (!trained) {

@@ -59,7 +59,8 @@ at::Tensor FrameGraphs::encode_together(std::span<const at::Tensor> frames) {
     graph->pack.frames[i].copy_(frames[static_cast<size_t>(i)], /*non_blocking=*/true);
   graph->cache.run([this, &graph = *graph] {
     model::Tape no_grad(model::Tape::Mode::forward_only);
-    keep(graph.tokens, model_.encode(no_grad, ops_, graph.pack, model_.config().connector->mode_of_use()).tokens.data);
+    keep(graph.tokens,
+         model_.encode(no_grad, ops_, graph.pack, model_.config().connector->inference_mode()).tokens.data);
   });
   return graph->tokens.narrow(0, 0, count * (graph->tokens.size(0) / size)).clone();
 }

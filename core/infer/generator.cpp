@@ -131,7 +131,7 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   }
   Tape no_grad(Tape::Mode::forward_only);
   const Pack pack = make_pack(packed, Capacity::of(packed, reader.rows_per_frame), reader, ops_.tensor_options());
-  const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->mode_of_use(),
+  const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->inference_mode(),
                                              attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
   if (attention) *attention = visual.attention;
   std::vector<at::Tensor> tokens = visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);

@@ -50,7 +50,7 @@ class ConnectorSettings {
   virtual std::string select_mode(std::string_view word);
 
   // The mode that generation encodes frames in: the one for inference alone, or else the default.
-  virtual std::string mode_of_use() const;
+  virtual std::string inference_mode() const;
   // The mode that a new recipe trains in, so that what is learned is what generation needs: the first, or another.
   virtual std::string recommended_training_mode() const { return mode_names().front(); }
   // Bytes of what so many decoders elsewhere have to be sent for a frame in this mode. Nothing: frames do not travel.

@@ -35,7 +35,7 @@ std::vector<std::string> ConnectorSettings::mode_names() const {
   return names;
 }
 
-std::string ConnectorSettings::mode_of_use() const {
+std::string ConnectorSettings::inference_mode() const {
   const auto all = modes();
   const auto found =
       std::find_if(all.begin(), all.end(), [](const ConnectorMode& mode) { return !mode.has_gradients; });

@@ -13,7 +13,7 @@ inline constexpr int64_t wire_group = 32;
 struct ByteLatents : Cloneable<ByteLatents, plan::ConnectorSettings> {
   std::string_view name() const override { return "byte_latents"; }
   std::vector<plan::ConnectorMode> modes() const override;
-  std::string mode_of_use() const override { return "latents"; }
+  std::string inference_mode() const override { return "latents"; }
   std::optional<int64_t> wire_bytes(const Wire& wire) const override;
   int64_t rows_per_frame(const TokensPerFrame&) const override { return latents + private_latents; }
   bool rows_in_place() const override { return true; }
