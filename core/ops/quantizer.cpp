@@ -36,8 +36,8 @@ at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at
   return y;
 }
 
-at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into) const {
-  at::Tensor d_x = output(into, {d_y.size(0), query().cols}, d_y.scalar_type());
+at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_y) const {
+  at::Tensor d_x = output({}, {d_y.size(0), query().cols}, d_y.scalar_type());
   BoundArguments<fvlm_quantizer_linear_gradient> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.d_y = arguments.bind(d_y);
@@ -55,9 +55,8 @@ at::Tensor Quantizer::fake_quantize(const at::Tensor& weight) const {
   return out;
 }
 
-at::Tensor Quantizer::fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,
-                                             const at::Tensor& into) const {
-  at::Tensor d_weight = output(into, weight.sizes(), weight.scalar_type());
+at::Tensor Quantizer::fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out) const {
+  at::Tensor d_weight = output({}, weight.sizes(), weight.scalar_type());
   BoundArguments<fvlm_fake_quantize_backward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.d_out = arguments.bind(d_out);

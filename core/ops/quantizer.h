@@ -18,10 +18,9 @@ class Quantizer : public Prepared<fvlm_quantizer_v1> {
   };
   at::Tensor linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into = {},
                     const FusedOperands& fused = {}) const;
-  at::Tensor linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into = {}) const;
+  at::Tensor linear_gradient(const Packed& packed, const at::Tensor& d_y) const;
   at::Tensor fake_quantize(const at::Tensor& weight) const;
-  at::Tensor fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,
-                                    const at::Tensor& into = {}) const;
+  at::Tensor fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out) const;
 };
 
 } // namespace fvlm::ops

@@ -87,7 +87,7 @@ TEST(ReferenceInDebugMode, WritesNothingOutsideItsOutputs) {
   const Quantizer quantizer(reference_backend<fvlm_quantizer_v1>(FVLM_QUANTIZER_KIND("int8")),
                             {.dtype = abi_dtype(at::kFloat), .rows = 5, .cols = 6, .tokens = 2});
   quantizer.unpack(quantizer.pack(rows(1)), rows(2));
-  quantizer.fake_quantize_gradient(rows(1), rows(2), rows(3));
+  quantizer.fake_quantize_gradient(rows(1), rows(2));
 
   const std::vector<fvlm_optimizer_segment> segments = {{2, 3, 4, 0}};
   for (const char* kind : {FVLM_OPTIMIZER_KIND("adamw"), FVLM_OPTIMIZER_KIND("muon")}) {
