@@ -110,10 +110,10 @@ const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const M
 
 // Opens a library without the checks of trust, lock file and probe: for the probing child itself. [setup]
 const LoadedPlugin& open_plugin(const Manifest& manifest, const std::filesystem::path& library, Origin origin,
-                                const StepNotice& notice = {});
+                                const StepNotice& notice);
 
 // The same for a library without a manifest: see manifest_by_itself(). `device`: of the sample queries.
 const LoadedPlugin& open_bare_library(const std::filesystem::path& library, const std::string& device,
-                                      const StepNotice& notice = {});
+                                      const StepNotice& notice);
 
 } // namespace fvlm

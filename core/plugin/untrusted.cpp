@@ -36,7 +36,8 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::string last_output(std::string_view printed, size_t max_bytes) {
+std::string last_output(std::string_view printed) {
+  constexpr size_t max_bytes = 2000;
   std::string all;
   for (const std::string& line : split(printed, '\n'))
     if (const std::string text = trimmed(printable(line)); text.find_first_not_of("= ") != std::string::npos)

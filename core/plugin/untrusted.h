@@ -13,8 +13,8 @@ namespace fvlm {
 // spaces.
 std::string printable(std::string_view text);
 
-// The last output of a process as a single line of at most `max_bytes`, its lines separated by " | ".
-std::string last_output(std::string_view printed, size_t max_bytes = 2000);
+// The last output of a process as a single line of at most 2,000 bytes, its lines separated by " | ".
+std::string last_output(std::string_view printed);
 
 // The string at `text`; empty where it is NULL or not terminated within `max_bytes`.
 std::optional<std::string> bounded_string(const char* text, size_t max_bytes = 256);
