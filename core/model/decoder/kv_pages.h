@@ -21,9 +21,6 @@ struct KvPages {
   // [pages, page_rows, kv_heads, head_dim]
   at::Tensor keys(size_t layer) const { return layers[layer].select(3, 0).transpose(1, 2); }
   at::Tensor values(size_t layer) const { return layers[layer].select(3, 1).transpose(1, 2); }
-
-  // Padding rows write here, so that shapes repeat; no sequence has this page.
-  static constexpr int32_t padding_page = 0;
 };
 
 // The rows of one pass, listed on the host: those of one sequence after those of another.
@@ -55,7 +52,8 @@ struct PassRows {
   std::vector<std::vector<int32_t>> pages;           // of each sequence
 };
 
-// The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding page.
+// The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding
+// page, which is page 0 and no sequence's.
 struct StagedRows {
   struct Sizes {
     int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
