@@ -3,9 +3,11 @@
 #include "check/context.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cstring>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,6 +43,11 @@ at::Tensor bytes_between_guard_pages(int64_t size) {
 }
 
 } // namespace
+
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_cpu() || !a.is_contiguous() || !b.is_contiguous()) return at::equal(a, b);
+  return a.sizes() == b.sizes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
 
 bool spreads(Placement placement) {
   return placement == Placement::wide_rows || placement == Placement::wide_heads ||

@@ -20,6 +20,9 @@ fvlm_device device_of(at::Device device);
 // Whether rows of this placement may lie apart from each other.
 bool spreads(Placement placement);
 
+// Whether two tensors of bytes are the same; on the host by memcmp(), which takes a tenth of the time of at::equal().
+bool same_bytes(const at::Tensor& a, const at::Tensor& b);
+
 // A tensor that is passed to the plugin, inside a larger piece of guarded memory.
 class Operand {
  public:
