@@ -114,6 +114,14 @@ macro(fvlm_refuse_own_limit)
   endif()
 endmacro()
 
+# Many tests import torch and transformers, whose wheels come without bytecode (scripts/setup): with it an import takes a third of
+# the time. Python keeps it in the build tree, not beside the sources. ctest reads this file first.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test-environment.cmake CONTENT [=[
+set(ENV{PYTHONDONTWRITEBYTECODE} "")
+set(ENV{PYTHONPYCACHEPREFIX} "@CMAKE_BINARY_DIR@/bytecode")
+]=] @ONLY)
+set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/test-environment.cmake)
+
 include(GoogleTest)
 function(fvlm_test)
   cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
@@ -140,7 +148,6 @@ function(fvlm_python_test)
     fvlm_gpu_command(test ${test})
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${test})
-  list(APPEND ARG_ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
   if(ARG_PORTABLE)
     add_test(NAME ${ARG_NAME}_portable COMMAND ${test})
