@@ -16,9 +16,10 @@ namespace {
 // What clients send that name every field: OpenAI's and vLLM's defaults.
 bool asks_for_nothing(const std::string& name, const Json& value) {
   static const std::multimap<std::string, Json> usual = {
-      {"tool_choice", "none"},       {"tool_choice", "auto"},        {"function_call", "none"},
-      {"function_call", "auto"},     {"length_penalty", 1},          {"modalities", Json::array({"text"})},
-      {"skip_special_tokens", true}, {"add_generation_prompt", true}};
+      {"tool_choice", "none"},   {"tool_choice", "auto"}, {"function_call", "none"},
+      {"function_call", "auto"}, {"length_penalty", 1},   {"modalities", Json::array({"text"})},
+  };
+  if (name == "skip_special_tokens" || name == "add_generation_prompt") return value == Json(true);
   const auto [first, last] = usual.equal_range(name);
   return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
          (value.is_structured() && value.empty()) ||

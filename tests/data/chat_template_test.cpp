@@ -236,10 +236,10 @@ TEST(OwnTemplate, RefusesToGuessWhereAnAnswerIs) {
 
 // As Qwen3's, which drops the thoughts of all answers but the last one.
 TEST(OwnTemplate, PromptsNeedNotShowWhereAnswersAre) {
-  const ChatFolder folder(
-      Json{{"chat_template", "{% for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' and loop.last %}"
-                             "{{ '(hm)' }}{% endif %}{{ m.content + '<|im_end|>' }}{% endfor %}"
-                             "{% if add_generation_prompt %}a:{% endif %}"}});
+  const ChatFolder folder(Json{{"chat_template", "{% for m in messages %}{{ 'a:' if m.role == 'assistant' else 'u:' "
+                                                 "}}{% if m.role == 'assistant' and loop.last %}"
+                                                 "{{ '(hm)' }}{% endif %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+                                                 "{% if add_generation_prompt %}a:{% endif %}"}});
   const std::vector<Turn> turns = {{"user", "b"}, {"assistant", "c"}, {"user", "d"}};
   const Tokenizer tokenizer = folder.tokenizer();
   const auto prompt = ChatTemplate(tokenizer, {}, "default").prompt(turns, "");

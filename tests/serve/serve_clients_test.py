@@ -61,13 +61,13 @@ class StopRules(Asked):
     def test_an_end_token_is_ignored_on_request(self):
         text, finish, tokens = self.summary()
         self.assertEqual((finish, tokens), ("stop", 3))
-        self.assertTrue(free["text"].startswith(text) and text != free["text"], text)
+        self.assertTrue(free["text"].startswith(text.rstrip("\ufffd")) and text != free["text"], text)
         self.assertEqual(self.summary(ignore_eos=True), (free["text"], "length", 12))
 
     def test_no_answer_ends_before_its_least_tokens(self):
         whole = self.summary(min_tokens=3)
         self.assertGreater(whole[2], 3)
-        self.assertTrue(whole[0].startswith(self.summary()[0]))
+        self.assertTrue(whole[0].startswith(self.summary()[0].rstrip("\ufffd")))
         self.assertEqual(self.summary(min_tokens=2), self.summary(), "the end token is the third one")
         self.assertEqual(self.summary(min_tokens=12)[1:], ("length", 12))
 
@@ -123,7 +123,7 @@ class Benchmarks(Asked):
     def test_open_webui(self):
         models = json.loads(self.server.send("/v1/models", headers={"Authorization": "Bearer sk-none", "Content-Type": "application/json"})[1])
         asked = {"model": models["data"][0]["id"], "messages": [user(QUESTION)], "stream": True, "stream_options": {"include_usage": True},
-                 "metadata": {"chat_id": "a"}, "session_id": "b", "features": {"web_search": False}, "tool_ids": [], "max_tokens": 4}
+                 "metadata": {"chat_id": "a"}, "session_id": "b", "features": {"web_search": False}, "tool_ids": [], "max_tokens": 4, "temperature": 0}
         self.assertEqual(self.stream(CHAT, asked)[-1]["usage"]["completion_tokens"], 3)
 
 

@@ -27,7 +27,7 @@ try:
     from transformers.models.pixtral import image_processing_pil_pixtral
     # The processor takes a function from the module of an image processor that needs torchvision; this one has the same.
     sys.modules["transformers.models.pixtral.image_processing_pixtral"] = image_processing_pil_pixtral
-    from transformers.models.pixtral import processing_pixtral
+    from transformers.models.pixtral.processing_pixtral import PixtralProcessor as WithTorchvision
     from transformers.models.qwen2_vl import processing_qwen2_vl
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -69,7 +69,7 @@ class LlavaOnevisionProcessor(processing_llava_onevision.LlavaOnevisionProcessor
         pass
 
 
-class PixtralProcessor(processing_pixtral.PixtralProcessor):
+class PixtralProcessor(WithTorchvision):
     """With the image processor that needs no torchvision."""
 
     def check_argument_for_proper_class(self, *_):
