@@ -3,6 +3,7 @@
 #include "ops/dry_run.h"
 #include "ops/operations.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
