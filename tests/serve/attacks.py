@@ -137,7 +137,7 @@ BODIES = [
     ("max_tokens 0", chat(max_tokens=0), 400, "max_tokens"), ("max_tokens 2^62", chat(max_tokens=1 << 62), 400, "max_tokens"),
     ("max_tokens 1.5", chat(max_tokens=1.5), 400, "max_tokens"), ("seed 2^64", chat(seed=1 << 64), 400, "seed"),
     ("a penalty of 0", chat(repetition_penalty=0), 400, "repetition_penalty"),
-    ("an empty stop", chat(stop=""), 400, "stop"), ("many stops", chat(stop=["x"] * 1000), 400, "stop"),
+    ("an empty stop", chat(stop=[""]), 400, "stop"), ("many stops", chat(stop=["x"] * 1000), 400, "stop"),
     ("a stop of a megabyte", chat(stop="x" * (1 << 20)), 400, "stop"),
     ("an address in the network", image("http://127.0.0.1:1/x.png"), 400, "fetches nothing"),
     ("an address with TLS", image("https://evil.example/x.png"), 400, "fetches nothing"),
