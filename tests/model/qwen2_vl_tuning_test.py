@@ -13,27 +13,20 @@ import unittest
 FAMILY = sys.argv.pop(3)
 
 import peft
-import picture_questions
-from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, metrics, run, torch, weights
+from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights
+from cell_tuning import SAMPLES, CellPictures, CellTraining, write_questions
 from qwen2_vl_processor import processor_of
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells
 CELLS = 40  # of an image at most
-SAMPLES = 12  # of questions.tar
 CLIPS = [((24, 16), 5), ((16, 32), 2), ((8, 8), 4), ((40, 24), 3)]  # size and number of frames of each video
-LAYERS, WIDTH = 2, 64  # of the decoder
 
 
 def setUpModule():
     words = make("make-qwen2-vl", SIZES, CELLS, 1024, "--family", FAMILY)
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
     QwenVl.processor = processor_of(folder / "hf", words, words.chat_template, FAMILY)
-    for number in range(SAMPLES):
-        draw_picture(number, SIZES[number % len(SIZES)]).save(folder / f"question-{number}.png")
-    # Every step has all samples, so that their order means nothing.
-    whole = (folder / "recipe.lua").read_text().replace("batch = 8, samples = 48", f"batch = {SAMPLES}, samples = {4 * SAMPLES}")
+    whole = write_questions(SIZES)
     write_videos()
     (folder / "videos.lua").write_text(whole.replace("questions.tar", "videos.tar")
                                        .replace("max_frames = 40, max_text_tokens = 64", "max_frames = 64, max_text_tokens = 160")
@@ -71,25 +64,11 @@ def write_videos():
             add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
 
 
-class QwenVl(Pictures):
-    sizes, decoder = SIZES, "model.layers."
+class QwenVl(CellPictures):
+    sizes, decoder, end = SIZES, "model.layers.", "<|im_end|>\n"
 
     def frames_in(self, inputs):
         return inputs["image_grid_thw"].prod(1).sum().item() // 4
-
-    def summed_loss(self, model, number):
-        """Of an answer, its number of labels, and that of the text's tokens."""
-        return self.loss_of_answer(model, inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
-
-    def loss_of_answer(self, model, inputs, number):
-        asked = inputs["input_ids"].shape[1]
-        answer = self.processor.tokenizer(f"It is {number}.<|im_end|>\n", return_tensors="pt")["input_ids"]
-        inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
-        inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(answer)], 1)
-        del inputs["attention_mask"]
-        end = inputs["input_ids"].shape[1]
-        logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
-        return torch.nn.functional.cross_entropy(logits, answer[0], reduction="sum"), answer.numel(), end
 
     def inputs_of_video(self, number):
         content = [{"type": "video"}, {"type": "text", "text": "Which number?"}]
@@ -100,28 +79,8 @@ class QwenVl(Pictures):
         parts = [self.loss_of_answer(model, self.inputs_of_video(number), number) for number in range(8)]
         return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
 
-    def mean_loss(self, model):
-        parts = [self.summed_loss(model, number) for number in range(SAMPLES)]
-        return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
 
-
-class Training(QwenVl, picture_questions.Training, unittest.TestCase):
-    def expect_steps_of_transformers(self, name, mean_loss, falls_to):
-        """Trains the recipe, and transformers' model beside it, which is returned."""
-        run(engine, "train", f"{name}.lua", "--run-dir", name)
-        lines, model = metrics(name), loaded("hf")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
-        for step, line in enumerate(lines):
-            loss = mean_loss(model)
-            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {step}")
-            optimizer.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
-            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {step}")
-            optimizer.step()
-        self.assertLess(lines[-1]["loss"], falls_to * lines[0]["loss"])
-        return model
-
+class Training(QwenVl, CellTraining, unittest.TestCase):
     def test_steps_and_evaluations_are_those_of_transformers(self):
         model = self.expect_steps_of_transformers("all", self.mean_loss, 0.8)
         with torch.no_grad():
@@ -161,35 +120,6 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
         said = json.loads(run(engine, "data", "show", "long.lua", 0, "--json"))
         self.assertIn(said["frames"], range(1000, 1025) if FAMILY != "qwen3_vl" else [100])
 
-    def test_floating_point_operations_are_those_that_pytorch_counts(self):
-        run(engine, "train", "all.lua", "--run-dir", "counted", "--max-steps", 1)
-        line, model, unseen = metrics("counted")[0], loaded("hf"), 0
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
-            for number in range(SAMPLES):
-                loss, _, rows = self.summed_loss(model, number)
-                loss.backward()
-                unseen += rows * (rows - 1) / 2 * 4 * WIDTH * LAYERS * 3  # pairs that the causal mask hides, in three passes
-        ours = line["flops_per_second"] * sum(value for name, value in line.items() if name.startswith("time."))
-        theirs = counted.get_total_flops() - unseen
-        print(f"{ours:.0f} floating-point operations, PyTorch {theirs:.0f}")
-        self.assertAlmostEqual(ours / theirs, 1, delta=1e-4)
-
-    def test_a_new_recipe_of_a_few_steps_shows_what_is_learnt(self):
-        run(engine, "recipe", "new", "mine.lua", "--model", "model", "--data", "questions.tar", "--epochs", 4)
-        said = run(engine, "train", "mine.lua", "--set", "stages.sft.optimizer.lr=1e-3")
-        self.assertRegex(said, r"loss, step 1 +final loss\nsft +4 ")
-        found = losses("runs/mine")
-        self.assertEqual(len(found), 4)
-        self.assertLess(found[-1], 0.9 * found[0])
-
-    def test_recomputed_layers_change_nothing(self):
-        run(engine, "train", "recipe.lua", "--run-dir", "kept")
-        for name, layers in (("every", '"all"'), ("second", '{"every": 2}'), ("light", '"light"')):
-            run(engine, "train", "recipe.lua", "--set", f"stages.sft.activation_checkpointing={{\"vision\": {layers}, \"decoder\": {layers}}}",
-                "--run-dir", name)
-            for recomputed, kept in zip(losses(name), losses("kept"), strict=True):  # gradients are summed in another order
-                self.assertAlmostEqual(recomputed, kept, delta=2e-6 * kept)
-
     def test_images_beside_jsonl_are_those_in_tars(self):
         (folder / "questions.jsonl").write_text("".join(json.dumps(
             {"image": f"question-{number}.png", "conversations": [{"from": "human", "value": "<image>Which number?"},
@@ -214,14 +144,6 @@ class Training(QwenVl, picture_questions.Training, unittest.TestCase):
             run(*options, killed)
             self.assertEqual(losses(killed), losses(unharmed))
             self.assertEqual(weights(killed), weights(unharmed))
-
-    def test_two_ranks_share_texts_and_their_positions(self):
-        run(engine, "train", "recipe.lua", "--run-dir", "alone")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
-                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared"]
-        run(*command)
-        for shared, alone in zip(losses("shared"), losses("alone"), strict=True):
-            self.assertAlmostEqual(shared, alone, delta=1e-4)
 
     def adapt(self, name, *options):
         """Trains adapters so fast that what the model says about 3.png changes."""

@@ -1,0 +1,95 @@
+"""What the tests of tuning share whose model reads images of any size in cells: a recipe all.lua whose steps each have all samples of
+questions.tar, so that their order means nothing, and what its steps have to be."""
+import sys
+
+import picture_questions
+from picture_questions import Pictures, draw_picture, engine, folder, loaded, losses, metrics, run, torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+SAMPLES = 12  # of questions.tar
+LAYERS, WIDTH = 2, 64  # of the decoder
+
+
+def write_questions(sizes):
+    """Pictures of these sizes in turns; returns the text of a recipe whose steps have all samples."""
+    for number in range(SAMPLES):
+        draw_picture(number, sizes[number % len(sizes)]).save(folder / f"question-{number}.png")
+    return (folder / "recipe.lua").read_text().replace("batch = 8, samples = 48", f"batch = {SAMPLES}, samples = {4 * SAMPLES}")
+
+
+class CellPictures(Pictures):
+    end = ""  # of an answer
+
+    def summed_loss(self, model, number):
+        """Of an answer, its number of labels, and that of the text's tokens."""
+        return self.loss_of_answer(model, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
+
+    def loss_of_answer(self, model, inputs, number):
+        asked = inputs["input_ids"].shape[1]
+        answer = self.processor.tokenizer(f"It is {number}.{self.end}", return_tensors="pt")["input_ids"]
+        inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
+        if "mm_token_type_ids" in inputs:
+            inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(answer)], 1)
+        del inputs["attention_mask"]
+        end = inputs["input_ids"].shape[1]
+        logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
+        return torch.nn.functional.cross_entropy(logits, answer[0], reduction="sum"), answer.numel(), end
+
+    def mean_loss(self, model):
+        parts = [self.summed_loss(model, number) for number in range(SAMPLES)]
+        return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
+
+
+class CellTraining(CellPictures, picture_questions.Training):
+    def expect_steps_of_transformers(self, name, mean_loss, falls_to):
+        """Trains the recipe, and transformers' model beside it, which is returned."""
+        run(engine, "train", f"{name}.lua", "--run-dir", name)
+        lines, model = metrics(name), loaded("hf")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
+        for step, line in enumerate(lines):
+            loss = mean_loss(model)
+            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {step}")
+            optimizer.zero_grad()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {step}")
+            optimizer.step()
+        self.assertLess(lines[-1]["loss"], falls_to * lines[0]["loss"])
+        return model
+
+    def test_floating_point_operations_are_those_that_pytorch_counts(self):
+        run(engine, "train", "all.lua", "--run-dir", "counted", "--max-steps", 1)
+        line, model, unseen = metrics("counted")[0], loaded("hf"), 0
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
+            for number in range(SAMPLES):
+                loss, _, rows = self.summed_loss(model, number)
+                loss.backward()
+                unseen += rows * (rows - 1) / 2 * 4 * WIDTH * LAYERS * 3  # pairs that the causal mask hides, in three passes
+        ours = line["flops_per_second"] * sum(value for name, value in line.items() if name.startswith("time."))
+        theirs = counted.get_total_flops() - unseen
+        print(f"{ours:.0f} floating-point operations, PyTorch {theirs:.0f}")
+        self.assertAlmostEqual(ours / theirs, 1, delta=1e-4)
+
+    def test_a_new_recipe_of_a_few_steps_shows_what_is_learnt(self):
+        run(engine, "recipe", "new", "mine.lua", "--model", "model", "--data", "questions.tar", "--epochs", 4)
+        said = run(engine, "train", "mine.lua", "--set", "stages.sft.optimizer.lr=1e-3")
+        self.assertRegex(said, r"loss, step 1 +final loss\nsft +4 ")
+        found = losses("runs/mine")
+        self.assertEqual(len(found), 4)
+        self.assertLess(found[-1], 0.9 * found[0])
+
+    def test_recomputed_layers_change_nothing(self):
+        run(engine, "train", "recipe.lua", "--run-dir", "kept")
+        for name, layers in (("every", '"all"'), ("second", '{"every": 2}'), ("light", '"light"')):
+            run(engine, "train", "recipe.lua", "--set", f"stages.sft.activation_checkpointing={{\"vision\": {layers}, \"decoder\": {layers}}}",
+                "--run-dir", name)
+            for recomputed, kept in zip(losses(name), losses("kept"), strict=True):  # gradients are summed in another order
+                self.assertAlmostEqual(recomputed, kept, delta=2e-6 * kept)
+
+    def test_two_ranks_share_texts_and_their_positions(self):
+        run(engine, "train", "recipe.lua", "--run-dir", "alone")
+        run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
+            "recipe.lua", "--context-parallel", 2, "--run-dir", "shared")
+        for shared, alone in zip(losses("shared"), losses("alone"), strict=True):
+            self.assertAlmostEqual(shared, alone, delta=1e-4)
