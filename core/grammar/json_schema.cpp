@@ -236,11 +236,8 @@ class Compiler {
         return any(list->size(), [&](size_t i) { return value(place.at(name, i), end); });
       }
     const Json* const type = keywords.find("type");
-    if (const Json* constant = keywords.find("const")) return g_.text(written(*constant), end);
-    if (const Json* list = keywords.find("enum")) {
-      if (!list->is_array() || list->empty()) throw wrong(place.where, "enum: expected a list of values");
-      return any(list->size(), [&](size_t i) { return g_.text(written(list->at(i)), end); });
-    }
+    if (const Json* constant = keywords.find("const")) return one_of(place, "const", Json::array({*constant}), type);
+    if (const Json* list = keywords.find("enum")) return one_of(place, "enum", *list, type);
     if (!type) {
       if (keywords.find("properties") || keywords.find("required")) return object(place, keywords);
       return keywords.find("items") ? array(place, keywords) : parts_.value(end);
@@ -248,6 +245,22 @@ class Compiler {
     const Json types = type->is_array() ? *type : Json::array({*type});
     if (types.empty()) throw wrong(place.where, "type: expected a name, or a list of names");
     return any(types.size(), [&](size_t i) { return of_type(types[i], place, keywords); });
+  }
+
+  // Of the values that are of the type, where there is one.
+  Node one_of(const Place& place, const char* keyword, const Json& values, const Json* type) {
+    if (!values.is_array() || values.empty())
+      throw wrong(place.where, fmt::format("{}: expected a list of values", keyword));
+    std::vector<std::string> texts;
+    for (const Json& value : values)
+      if (!type || is_of(value, *type)) texts.push_back(written(value));
+    if (texts.empty()) throw wrong(place.where, fmt::format("{}: expected a value of the schema's type", keyword));
+    return any(texts.size(), [&](size_t i) { return g_.text(texts[i], Grammar::end); });
+  }
+
+  static bool is_of(const Json& value, const Json& type) {
+    if (type.is_array()) return std::ranges::any_of(type, [&](const Json& each) { return is_of(value, each); });
+    return type == "integer" ? value.is_number_integer() : type == value.type_name();
   }
 
   template <class Option>

@@ -1,5 +1,6 @@
 #include "serve/answer_service.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/task_thread.h"
 #include "device/runtime.h"
@@ -10,7 +11,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -18,10 +18,6 @@ namespace fvlm::serve {
 namespace {
 
 constexpr double max_patience = 0.04; // seconds in which a prompt that is written waits for others
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Error failure() {
   return Error(ErrorKind::internal, "the model failed while it answered; the server's log says why");
@@ -135,13 +131,13 @@ void AnswerService::work() {
 }
 
 void AnswerService::serve_once() {
-  const double start = now();
+  const double start = steady_seconds();
   if (running_.empty()) queue_.wait();
-  const double awake = now();
+  const double awake = steady_seconds();
   std::vector<Job> jobs = take_prompts();
   const bool joins = !jobs.empty();
   begin(std::move(jobs));
-  count_times(awake - start, now() - awake);
+  count_times(awake - start, steady_seconds() - awake);
   cancel_abandoned();
   if (batch_) {
     count_batch(batch_->step() ? 1 : 0);
@@ -156,9 +152,9 @@ void AnswerService::serve_once() {
 void AnswerService::learn_joining_time(double begin, bool joins) {
   const auto learn = [](double& known, double seen) { known += (seen < known ? 0.3 : 0.03) * (seen - known); };
   if (joined_at_ && !joins) // the device is done with the prompts at the end of this step
-    learn(joining_seconds_, std::clamp(now() - *joined_at_ - 2 * continuing_seconds_, 0.0, max_patience));
+    learn(joining_seconds_, std::clamp(steady_seconds() - *joined_at_ - 2 * continuing_seconds_, 0.0, max_patience));
   else if (!joined_at_ && !joins)
-    learn(continuing_seconds_, std::min(now() - begin, max_patience));
+    learn(continuing_seconds_, std::min(steady_seconds() - begin, max_patience));
   joined_at_ = joins ? std::optional(begin) : std::nullopt;
 }
 
