@@ -43,10 +43,10 @@ std::string fields(const fvlm_loss_query& query) {
 }
 
 std::string fields(const fvlm_kernels_query& query) {
-  return fmt::format("op={} dtype={} gradient={} options={} rows={} width={} inner={} heads={}x{} rotary={} theta={} "
-                     "epsilon={}",
+  return fmt::format("op={} dtype={} gradient={} options={} rows={} width={} inner={} pairs={} heads={}x{} rotary={} "
+                     "theta={} epsilon={}",
                      operation_name(query.op), text_of(query.dtype), text_of(query.gradient_dtype), query.options,
-                     query.rows, query.width, query.inner, query.heads, query.head_dim, query.rotary_dim,
+                     query.rows, query.width, query.inner, query.pairs, query.heads, query.head_dim, query.rotary_dim,
                      query.rope_theta, query.epsilon);
 }
 
