@@ -34,8 +34,8 @@ def help_of(words):
     return page_of(*words[:2]) if len(words) > 1 and page_of(*words[:2]) else page_of(words[0])
 
 
-def columns_of(row):
-    return re.split(r"  +", row.strip())
+# README's figures are those of a processor of Intel, where LibTorch computes linears; on others a plugin may, with memory of its own.
+LIBTORCH = ("--set", "kernels.linear=reference,auto")
 
 
 class Readme(unittest.TestCase):
@@ -79,20 +79,15 @@ class Readme(unittest.TestCase):
         self.assertEqual(listed, there - {"fvlm.d.lua"})
 
     def test_memory_of_the_quickstart_is_what_plan_prints(self):
-        rows = re.search(r"--budget  +# 3 of its rows\n(.*?)\$ ", readme, re.DOTALL)[1].strip().splitlines()
+        rows = re.search(r"--budget  +# 3 of its rows, on a processor of Intel\n(.*?)\$ ", readme, re.DOTALL)[1].strip().splitlines()
         with tempfile.TemporaryDirectory() as folder:
             parts = "captions,text,questions,pairs,heldout/questions,heldout/pairs".split(",")
             subprocess.run([make_shapes, "--out", "data/shapes", "--samples", ",".join(f"{part}=2000" for part in parts)], cwd=folder, check=True,
                            capture_output=True)
-            printed = run("plan", source / "recipes/quickstart.lua", "--budget", cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "2"})
+            printed = run("plan", source / "recipes/quickstart.lua", "--budget", *LIBTORCH, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "2"})
         self.assertEqual(len(rows), 4)
-        columns = {words[0]: words[1:] for words in map(columns_of, printed.splitlines())}
-        for name, *sizes in map(columns_of, rows):
-            self.assertEqual(len(columns[name]), len(sizes), name)
-            for ours, theirs in zip(columns[name], sizes):  # machines differ by up to 3.5 %
-                if ours != theirs:
-                    self.assertEqual(ours.split()[1], theirs.split()[1], name)
-                    self.assertAlmostEqual(float(ours.split()[0]) / float(theirs.split()[0]), 1, delta=0.05, msg=name)
+        for row in rows:
+            self.assertIn(row, printed.splitlines())
 
 
 if __name__ == "__main__":
