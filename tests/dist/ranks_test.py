@@ -25,6 +25,9 @@ except ImportError:
 
 ENGINE, SHAPES, PROBE = sys.argv[1:4]
 os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun sets it: the number of replicas in a process follows it
+# Within what runs on several ranks are those on one: sums in another order, which Adam enlarges. LibTorch's products of float32, which
+# a plugin computes on processors of AMD alone, are summed in an order of their own for each number of rows.
+NEAR = 1e-6 if "AuthenticAMD" in Path("/proc/cpuinfo").read_text() else 2e-6
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STAGES = ("align", "instruct", "prefer")
 CHANGES = {  # of tests/train/small.lua: budgets of tokens, Muon, a control function, and steps that differ less by rounding
@@ -136,8 +139,7 @@ class Runs:
             assert a.keys() == b.keys(), stage
             for name in a:
                 difference = (a[name].double() - b[name].double()).abs().max().item()
-                # Sums in another order, which Adam enlarges: by processor 0.7e-6 to 1.1e-6.
-                assert difference < 2e-6, f"{left} and {right}, {stage}: {name} differs by {difference:.3g}"
+                assert difference < NEAR, f"{left} and {right}, {stage}: {name} differs by {difference:.3g}"
                 most = max(most, difference)
             left_state, right_state = self.state(left, stage), self.state(right, stage)
             for key in ("cursor", "step", "samples", "text_tokens", "frames", "optimizer_steps", "rate_scale"):
