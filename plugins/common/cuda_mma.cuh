@@ -1,4 +1,4 @@
-// cuda_mma.cuh: mma.sync.m16n8k16, the tensor core product of one warp, for devices from compute capability 8.0.
+// cuda_mma.cuh: mma.sync, the tensor core products of one warp, for devices from compute capability 8.0.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -22,6 +22,14 @@ __device__ void mma_16x8x16(float (&sum)[4], const std::uint32_t (&a)[4], std::u
         "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Of signed bytes, four in a word.
+__device__ inline void mma_16x8x32(std::int32_t (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                   std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Pairs of numbers, operands of a product.

@@ -30,18 +30,15 @@ struct Codes;
 template <>
 struct Codes<4> {
   static constexpr int columns = 32, columns_of_word = 8;
+  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns.
   template <class Element>
-  static constexpr float offset = std::is_same_v<Element, __nv_bfloat16> ? 136 : 1032;
-  // The pairs (0, 4), (1, 5), (2, 6) and (3, 7) of the word's columns, with or without `offset` added.
-  template <class Element, bool keeps_offset = false>
   static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[4]) {
     constexpr bool is_bfloat16 = std::is_same_v<Element, __nv_bfloat16>;
     constexpr std::uint32_t base = is_bfloat16 ? 0x43004300u : 0x64006400u, // 128 and 1024, whose steps are 1
         both_offsets = is_bfloat16 ? 0x43084308u : 0x64086408u;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      pairs[i] = masked_or(word >> (4 * i), 0x000f000fu, base);
-      if constexpr (!keeps_offset) pairs[i] = subtract(pairs[i], both_offsets, Element{});
+      pairs[i] = subtract(masked_or(word >> (4 * i), 0x000f000fu, base), both_offsets, Element{});
     }
   }
   // The pair of two adjacent columns, whose codes are the byte.
@@ -63,8 +60,6 @@ struct Codes<4> {
 template <>
 struct Codes<8> {
   static constexpr int columns = 16, columns_of_word = 4;
-  template <class Element>
-  static constexpr float offset = 0; // always taken from the numbers
   // The pair of two adjacent columns, whose codes are the word's low bytes, or others by __byte_perm's selector.
   template <class Element>
   static __device__ std::uint32_t pair(std::uint32_t word, unsigned selector = 0x4140) {
@@ -77,21 +72,18 @@ struct Codes<8> {
       return subtract(__byte_perm(word ^ 0x80808080u, 0x64646464u, selector), 0x64806480u, Element{});
     }
   }
-  // The pairs (0, 1) and (2, 3). of_one_tile: for few products with each code.
-  template <class Element, bool of_one_tile = false>
+  // The pairs (0, 1) and (2, 3).
+  template <class Element>
   static __device__ void widen(std::uint32_t word, std::uint32_t (&pairs)[2]) {
-    if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    if constexpr (std::is_same_v<Element,
+                                 __nv_bfloat16>) { // by way of float32, as bfloat16 has steps of 1 up to 256 only
+      const std::uint32_t biased = word ^ 0x80808080u;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) { // bfloat16 has steps of 1 up to 256 only
-        if constexpr (of_one_tile) {
-          pairs[i] = pair<Element>(word, i == 0 ? 0x4140 : 0x4342);
-        } else { // by way of float32
-          const std::uint32_t biased = word ^ 0x80808080u;
-          const float a = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
-                      b = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
-          const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-          pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
-        }
+      for (int i = 0; i < 2; ++i) {
+        const float a = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.0f,
+                    b = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.0f;
+        const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+        pairs[i] = *reinterpret_cast<const std::uint32_t*>(&both);
       }
     } else {
       pairs[0] = pair<Element>(word, 0x4140);

@@ -64,7 +64,6 @@ void describe(Problem& p, const PackedWeight& packed, const SkinnyLinear& linear
   p.bias = linear.bias, p.residual = linear.residual.data, p.norm_weight = linear.norm_weight, p.y = linear.y.data;
   p.residual_stride = linear.residual.stride, p.y_stride = linear.y.stride;
   p.scales = packed.scales, p.groups = static_cast<int>(packed.groups);
-  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
   p.width = static_cast<int>(linear.is_gated ? packed.rows / 2 : packed.rows);
   p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
 }

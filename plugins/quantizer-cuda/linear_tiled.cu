@@ -91,6 +91,7 @@ tiled::Problem problem_of(const PackedWeight& packed, const SkinnyLinear& linear
   tiled::Problem p{};
   describe(p, packed, linear);
   p.tokens = static_cast<int>(linear.tokens), p.cols = static_cast<int>(packed.cols);
+  p.group_shift = packed.group == 128 ? 7 : 6; // of int4
   return p;
 }
 
