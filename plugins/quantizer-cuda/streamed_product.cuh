@@ -104,7 +104,9 @@ __device__ void produce(Shared<L>& s, const Problem& p, const Part<L>& part) {
     if (i >= L::stages) s.empty[i % L::stages].wait(static_cast<unsigned>(i / L::stages - 1) & 1);
     load_weight(s, p, part, i);
   }
-  if (p.starts_next_early) start_next_kernel();
+  if (!p.starts_next_early) return;
+  wait_for_previous_kernel(); // so that the next one may read ahead what kernels before that one have written
+  start_next_kernel();
 }
 
 template <class L>
