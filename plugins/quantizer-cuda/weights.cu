@@ -94,6 +94,33 @@ __global__ void __launch_bounds__(threads)
     weight[row * stride + i] = narrow<Element>(code_at<bits>(codes, i) * scale);
 }
 
+// The same by packs of eight numbers, of which the codes are `bits` bytes. A block has a row.
+constexpr int pack = 8;
+template <int bits, class Element>
+__global__ void __launch_bounds__(threads)
+    dequantize_packs_kernel(PackedWeight packed, Element* weight, std::int64_t stride) {
+  using Codes = std::conditional_t<bits == 8, uint2, std::uint32_t>;
+  const std::int64_t row = blockIdx.x;
+  const auto* codes = reinterpret_cast<const Codes*>(packed.codes + row * packed.row_bytes);
+  const int packs = static_cast<int>(packed.cols / pack), packs_of_group = static_cast<int>(packed.group / pack);
+  for (int i = static_cast<int>(threadIdx.x); i < packs; i += static_cast<int>(blockDim.x)) {
+    const Codes own = codes[i];
+    const float scale = packed.scales[row * packed.groups + i / packs_of_group];
+    alignas(16) Element numbers[pack];
+#pragma unroll
+    for (int j = 0; j < pack; ++j)
+      numbers[j] = narrow<Element>(code_at<bits>(reinterpret_cast<const std::uint8_t*>(&own), j) * scale);
+    auto* to = reinterpret_cast<uint4*>(weight + row * stride + i * pack);
+#pragma unroll
+    for (int j = 0; j < static_cast<int>(sizeof numbers / sizeof(uint4)); ++j)
+      to[j] = reinterpret_cast<const uint4*>(numbers)[j];
+  }
+}
+bool has_packs(const PackedWeight& packed, const MatrixView& weight) {
+  return packed.cols % pack == 0 && packed.group % pack == 0 && weight.stride % pack == 0 &&
+         (reinterpret_cast<std::uintptr_t>(weight.data) | reinterpret_cast<std::uintptr_t>(packed.codes)) % 16 == 0;
+}
+
 template <int bits, class Element>
 __global__ void __launch_bounds__(threads)
     fake_kernel(PackedWeight shape, const Element* weight, std::int64_t stride, Element* out, std::int64_t out_stride) {
@@ -157,7 +184,12 @@ void dequantize(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packe
   if (blocks_of(packed) == 0) return;
   for_types(dtype, packed.bits, [&](auto element, auto bits) {
     using Element = decltype(element);
-    dequantize_kernel<bits><<<blocks_of(packed), threads, 0, stream>>>(packed, data_of<Element>(weight), weight.stride);
+    Element* to = data_of<Element>(weight);
+    if (has_packs(packed, weight))
+      dequantize_packs_kernel<bits>
+          <<<static_cast<unsigned>(packed.rows), threads, 0, stream>>>(packed, to, weight.stride);
+    else
+      dequantize_kernel<bits><<<blocks_of(packed), threads, 0, stream>>>(packed, to, weight.stride);
   });
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
