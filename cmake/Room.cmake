@@ -115,10 +115,13 @@ macro(fvlm_refuse_own_limit)
 endmacro()
 
 # Many tests import torch and transformers, whose wheels come without bytecode (scripts/setup): with it an import takes a third of
-# the time. Python keeps it in the build tree, not beside the sources. ctest reads this file first.
+# the time. Python keeps it in the build tree, not beside the sources. Several tests run at a time, each with a
+# thread a core: threads that wait for others of their program sleep, as otherwise they keep the core from those. ctest
+# reads this file first.
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test-environment.cmake CONTENT [=[
 set(ENV{PYTHONDONTWRITEBYTECODE} "")
 set(ENV{PYTHONPYCACHEPREFIX} "@CMAKE_BINARY_DIR@/bytecode")
+set(ENV{OMP_WAIT_POLICY} passive)
 ]=] @ONLY)
 set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/test-environment.cmake)
 
