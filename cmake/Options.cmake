@@ -73,6 +73,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 if(FVLM_SANITIZE)
+  add_compile_definitions(FVLM_SANITIZED)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -D_GLIBCXX_ASSERTIONS") # lines in stack traces are enough; and assert()
   set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
   set(FVLM_SANITIZE_OPTIONS -fsanitize=${FVLM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

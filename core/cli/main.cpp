@@ -1,5 +1,6 @@
 // The entry point of fvlm-engine: finds the verb, runs it, and turns an Error into a message and an exit code.
 #include "base/error.h"
+#include "base/process_end.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/failure.h"
@@ -144,8 +145,8 @@ int main(int count, char** words) {
   std::signal(SIGXFSZ, SIG_IGN); // a file beyond the limit (ulimit -f) is a failed write, as on a full disk
   try {
     fvlm::sanitize_standard_output();
-    return fvlm::cli::flush_output(fvlm::cli::run(arguments));
+    fvlm::end_process(fvlm::cli::flush_output(fvlm::cli::run(arguments)));
   } catch (...) {
-    return fvlm::cli::report_failure();
+    fvlm::end_process(fvlm::cli::report_failure());
   }
 }

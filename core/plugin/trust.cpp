@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
@@ -180,23 +181,30 @@ struct KeptFolders {
   pid_t owner = getpid();
   std::mutex mutex;
   std::deque<std::unique_ptr<ScratchFolder>> all;
-  ~KeptFolders() {
-    for (auto& folder : all)
-      if (owner != getpid()) static_cast<void>(folder.release());
-  }
 };
+
+KeptFolders& kept_folders() {
+  static auto* kept = [] {
+    const auto remove = [] {
+      if (kept_folders().owner == getpid()) kept_folders().all.clear();
+    };
+    std::atexit(remove);
+    std::at_quick_exit(remove);
+    return new KeptFolders;
+  }();
+  return *kept;
+}
 
 // A folder with a link to the memory file under the library's name, and links to the other files of the library's
 // folder.
 fs::path folder_around(int file, const fs::path& library) {
-  static KeptFolders kept;
   auto folder = std::make_unique<ScratchFolder>();
   for (const auto& beside : fs::directory_iterator(library.parent_path()))
     if (beside.path().filename() != library.filename())
       fs::create_symlink(beside.path(), *folder / beside.path().filename());
   fs::create_symlink(fmt::format("/proc/{}/fd/{}", getpid(), file), *folder / library.filename());
-  const std::lock_guard lock(kept.mutex);
-  return kept.all.emplace_back(std::move(folder))->path();
+  const std::lock_guard lock(kept_folders().mutex);
+  return kept_folders().all.emplace_back(std::move(folder))->path();
 }
 
 } // namespace

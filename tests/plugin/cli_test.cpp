@@ -153,6 +153,16 @@ TEST_F(PluginVerb, TrustAllowsOnePluginAndNoOther) {
   EXPECT_EQ(engine("plugin trust sample --remove").code, 5) << "it is no longer there";
 }
 
+TEST_F(PluginVerb, ATrustedPluginsPrivateFolderIsRemovedInTheEnd) {
+  lay("sample", "sample");
+  EXPECT_EQ(engine("plugin trust sample " + directory()).code, 0);
+  const fs::path temporary = root() / "temporary";
+  fs::create_directory(temporary);
+  Ran list = engine("plugin list " + directory(), "TMPDIR='" + temporary.string() + "'");
+  EXPECT_THAT(list.out, AllOf(HasSubstr("sample"), HasSubstr("ready"))) << list.err;
+  EXPECT_TRUE(fs::is_empty(temporary)) << "of " << *fs::directory_iterator(temporary);
+}
+
 TEST_F(PluginVerb, TrustTakesAFolderByNameAndRemovesByPath) {
   const fs::path home = lay("my-folder", "sample", {}, "."); // the engine is started beside it
   EXPECT_THAT(engine("plugin trust my-folder").out, HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")));
