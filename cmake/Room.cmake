@@ -134,6 +134,7 @@ function(fvlm_test)
   if(ARG_TORCH)
     set(torch TORCH)
     set_target_properties(${ARG_NAME} PROPERTIES BUILD_RPATH ${FVLM_TORCH_DIR}/lib)
+    target_link_libraries(${ARG_NAME} PRIVATE fvlm_torch_test_main) # in place of GoogleTest's
   endif()
   fvlm_common(${ARG_NAME} ${torch} TEST DEPENDS ${ARG_DEPENDS})
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT ${fvlm_test_limit}
