@@ -29,7 +29,10 @@ nlohmann::ordered_json report_json(const TransferReport& report, const std::stri
   }
   nlohmann::ordered_json overflowed = nlohmann::ordered_json::object();
   for (const auto& [name, count] : report.overflowed) overflowed[name] = count;
-  return {{"model", out}, {"parts", parts}, {"overflowed", overflowed}};
+  nlohmann::ordered_json dequantized = nlohmann::ordered_json::object();
+  for (const auto& [form, each] : report.dequantized)
+    dequantized[form] = {{"weights", each.weights}, {"bytes_before", each.bytes_before}, {"bytes", each.bytes}};
+  return {{"model", out}, {"parts", parts}, {"overflowed", overflowed}, {"dequantized", dequantized}};
 }
 
 void print_table(const TransferReport& report, const std::string& out) {
@@ -43,6 +46,9 @@ void print_table(const TransferReport& report, const std::string& out) {
   }
   table.row({"all", grouped(static_cast<int64_t>(parameters)), "", human_bytes(bytes)});
   fmt::print("{}\n\n{}", out, table.text());
+  for (const auto& [form, each] : report.dequantized)
+    fmt::print("\n{} weights were {}, {}, and are plain numbers now, {}\n", each.weights, form,
+               human_bytes(each.bytes_before), human_bytes(each.bytes));
 }
 
 } // namespace

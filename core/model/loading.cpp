@@ -16,11 +16,13 @@ struct TypeRow {
   DType file;
   at::ScalarType tensor;
 };
-constexpr TypeRow types[] = {{DType::boolean, at::kBool},  {DType::u8, at::kByte},    {DType::i8, at::kChar},
-                             {DType::i16, at::kShort},     {DType::u16, at::kUInt16}, {DType::f16, at::kHalf},
-                             {DType::bf16, at::kBFloat16}, {DType::i32, at::kInt},    {DType::u32, at::kUInt32},
-                             {DType::f32, at::kFloat},     {DType::f64, at::kDouble}, {DType::i64, at::kLong},
-                             {DType::u64, at::kUInt64}};
+constexpr TypeRow types[] = {{DType::boolean, at::kBool}, {DType::u8, at::kByte},
+                             {DType::i8, at::kChar},      {DType::f8_e4m3, at::kFloat8_e4m3fn},
+                             {DType::i16, at::kShort},    {DType::u16, at::kUInt16},
+                             {DType::f16, at::kHalf},     {DType::bf16, at::kBFloat16},
+                             {DType::i32, at::kInt},      {DType::u32, at::kUInt32},
+                             {DType::f32, at::kFloat},    {DType::f64, at::kDouble},
+                             {DType::i64, at::kLong},     {DType::u64, at::kUInt64}};
 
 } // namespace
 

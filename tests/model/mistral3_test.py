@@ -236,7 +236,7 @@ class Mistral3(unittest.TestCase):
                  "theta of 10000"),
                 ("mistral3", edit("vision_feature_layer")(-2), "'vision_feature_layer' = -2", "-1 is"),
                 ("mistral3", edit("projector_hidden_act")("relu"), "'projector_hidden_act' = \"relu\""),
-                ("mistral3", edit("quantization_config")({"quant_method": "fp8"}), "'quantization_config'"),
+                ("mistral3", edit("quantization_config")({"quant_method": "mxfp4"}), "'quant_method' = \"mxfp4\""),
                 ("ministral3", edit("text_config", "rope_parameters")(beta), "text_config", "'llama_4_scaling_beta' is missing"),
                 ("pixtral", edit("vision_feature_select_strategy")("default"), "'vision_feature_select_strategy' = \"default\"", "only full is"))):
             with self.subTest(words[0]):

@@ -261,7 +261,7 @@ class Refused(unittest.TestCase):
         config = json.loads((root / "other" / "config.json").read_text())
         config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
         (root / "other" / "config.json").write_text(json.dumps(config))
-        self.refused("import", "--model", root / "other", "--out", root / "refused", code=4, words=["quantization_config", "pack-quantized"])
+        self.refused("import", "--model", root / "other", "--out", root / "refused", code=4, words=["quantization_config", '"*.qweight" of I32', "got none"])
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
   PartAdapter adapter = read_adapter_config(folder / PartAdapter::config_file);
   const auto file = Safetensors::open(folder / PartAdapter::weights_file);
   std::set<std::string> modules, others;
-  std::vector<std::pair<const TensorView*, std::string>> named;
+  std::vector<TensorView> named;
   for (const TensorView& view : file.tensors()) {
     if (!view.name.starts_with(peft_prefix))
       throw Error(ErrorKind::data, "{} is no tensor of a PEFT adapter", shown(view.name))
@@ -307,7 +307,7 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
       name = name.substr(part.optional_prefix.size());
     const size_t lora = name.find(".lora_");
     (lora == name.npos ? others : modules).insert(name.substr(0, lora));
-    named.emplace_back(&view, name);
+    named.emplace_back(view).name = name;
   }
   const auto linears = linears_of(part);
   for (const std::string& module : linears)
@@ -322,7 +322,7 @@ PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
           .advise(other_base);
   if (adapter.modules.empty())
     throw Error(ErrorKind::data, "the adapter has no tensors of LoRA").at(file.path().string());
-  adapter.weights = file.view(named);
+  adapter.weights = file.view(std::move(named));
   try {
     (void)bind(*adapter.weights, adapter_layout(adapter, part)); // throws for what is missing or misshapen
   } catch (const Error& error) {

@@ -12,9 +12,10 @@ struct Row {
 };
 
 // At the place of its enumerator.
-constexpr std::array<Row, 13> rows{{{"BOOL", 1, false},
+constexpr std::array<Row, 14> rows{{{"BOOL", 1, false},
                                     {"U8", 1, false},
                                     {"I8", 1, false},
+                                    {"F8_E4M3", 1, false},
                                     {"I16", 2, false},
                                     {"U16", 2, false},
                                     {"F16", 2, true},
@@ -51,7 +52,7 @@ std::optional<DType> dtype_named(std::string_view name) {
 }
 
 const char* all_dtype_names() {
-  return "BOOL, U8, I8, I16, U16, F16, BF16, I32, U32, F32, F64, I64, U64";
+  return "BOOL, U8, I8, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, F64, I64, U64";
 }
 
 } // namespace fvlm

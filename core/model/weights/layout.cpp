@@ -20,7 +20,8 @@ bool matches(std::string_view pattern, std::string_view name) {
 }
 
 bool same_content(const TensorView& a, const TensorView& b) {
-  return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
+  return a.dtype == b.dtype && a.shape == b.shape && a.data.size() == b.data.size() && a.dequantizer == b.dequantizer &&
+         std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
 }
 
 } // namespace

@@ -6,6 +6,7 @@
 #include "base/path_hint.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "model/weights/quantized_folder.h"
 
 #include <fmt/format.h>
 
@@ -39,9 +40,7 @@ constexpr const char* carried_files[] = {"LICENSE",
                                          "generation_config.json",
                                          "chat_template.jinja"};
 
-} // namespace
-
-HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
+HuggingFaceFolder open_folder(const fs::path& path, bool is_plain) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
     const bool is_there = fs::exists(path, ignored);
@@ -53,13 +52,25 @@ HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   }
   HuggingFaceFolder out;
   out.path = path;
-  out.config = encoder_config(read_json_object(path / "config.json", largest_config));
+  out.config = read_json_object(path / "config.json", largest_config);
   out.weights = Safetensors::open(path);
-  out.carried = carry(path);
+  if (is_plain) out.weights = plain_weights(*out.weights, out.config, (path / "config.json").string());
+  out.config = encoder_config(std::move(out.config));
+  out.carried = HuggingFaceFolder::carry(path);
   std::error_code none;
-  if (fs::exists(path / whole_model_file, none))
-    out.whole_model = read_json_object(path / whole_model_file, largest_config);
+  if (fs::exists(path / HuggingFaceFolder::whole_model_file, none))
+    out.whole_model = read_json_object(path / HuggingFaceFolder::whole_model_file, largest_config);
   return out;
+}
+
+} // namespace
+
+HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
+  return open_folder(path, false);
+}
+
+HuggingFaceFolder HuggingFaceFolder::open_plain(const fs::path& path) {
+  return open_folder(path, true);
 }
 
 std::vector<HuggingFaceFolder::Carried> HuggingFaceFolder::carry(const fs::path& path) {

@@ -43,6 +43,8 @@ struct HuggingFaceFolder {
   static constexpr const char* whole_model_file = "whole_model.json";
 
   static HuggingFaceFolder open(const std::filesystem::path& path);
+  // The same with plain weights in place of those that are quantized in another form than ours: see quantized_folder.h.
+  static HuggingFaceFolder open_plain(const std::filesystem::path& path);
   // Writes into config.json how these weights are stored, as transformers does.
   static void set_dtype(nlohmann::json& config, const std::vector<TensorInfo>& tensors);
   // The same for weights that are quantized, of which `stored` has the codes.

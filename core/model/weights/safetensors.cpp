@@ -5,6 +5,7 @@
 #include "base/mapped_file.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "model/weights/dequantizer.h"
 #include "model/weights/safetensors_header.h"
 
 #include <nlohmann/json.hpp>
@@ -35,14 +36,14 @@ struct Safetensors::Content {
     metadata.merge(header.metadata);
   }
 
-  const Shard& shard_of(const TensorView& tensor) const {
+  const Shard& shard_of(std::span<const std::byte> data) const {
     for (const Shard& shard : shards) {
       auto bytes = shard.file->bytes();
-      if (std::less_equal<>()(bytes.data(), tensor.data.data()) &&
-          std::less_equal<>()(tensor.data.data() + tensor.data.size(), bytes.data() + bytes.size()))
+      if (std::less_equal<>()(bytes.data(), data.data()) &&
+          std::less_equal<>()(data.data() + data.size(), bytes.data() + bytes.size()))
         return shard;
     }
-    throw Error(ErrorKind::internal, "{} is no tensor of {}", tensor.name, path.string());
+    throw Error(ErrorKind::internal, "{} bytes are of no tensor of {}", data.size(), path.string());
   }
 
   void index_names() {
@@ -58,8 +59,8 @@ struct Safetensors::Content {
         std::ranges::adjacent_find(by_name, [&](uint32_t a, uint32_t b) { return tensors[a].name == tensors[b].name; });
     if (twice == by_name.end()) return;
     throw Error(ErrorKind::data, "tensor {} lies in {} and in {}", shown(tensors[*twice].name),
-                shard_of(tensors[*twice]).path.filename().string(),
-                shard_of(tensors[*(twice + 1)]).path.filename().string())
+                shard_of(tensors[*twice].data).path.filename().string(),
+                shard_of(tensors[*(twice + 1)].data).path.filename().string())
         .at(path.string())
         .advise("shards of two different models may lie here together: fetch the model again into an empty folder");
   }
@@ -147,25 +148,22 @@ Safetensors Safetensors::open(const fs::path& path) {
     const TensorView* tensor = content->find(name);
     if (!tensor)
       problems.add("tensor {} should be in {}, and is in no shard", shown(name), file);
-    else if (auto actual = content->shard_of(*tensor).path.filename().string(); actual != file)
+    else if (auto actual = content->shard_of(tensor->data).path.filename().string(); actual != file)
       problems.add("tensor {} should be in {}, and is in {}", shown(name), file, actual);
   }
   for (const TensorView& tensor : content->tensors)
     if (!index.contains(tensor.name))
       problems.add("tensor {} of {} is not in the index", shown(tensor.name),
-                   content->shard_of(tensor).path.filename().string());
+                   content->shard_of(tensor.data).path.filename().string());
   problems.raise(content->path.string(), "the index and its shards do not belong together: fetch the model again");
   return Safetensors(std::move(content));
 }
 
-Safetensors Safetensors::view(const std::vector<std::pair<const TensorView*, std::string>>& named) const {
+Safetensors Safetensors::view(std::vector<TensorView> tensors) const {
   auto content = std::make_shared<Content>();
   content->path = content_->path;
   content->shards = content_->shards;
-  for (const auto& [tensor, name] : named) {
-    content->tensors.push_back(*tensor);
-    content->tensors.back().name = name;
-  }
+  content->tensors = std::move(tensors);
   content->index_names();
   return Safetensors(std::move(content));
 }
@@ -203,7 +201,8 @@ uint64_t Safetensors::byte_size() const {
 }
 
 void Safetensors::drop(const TensorView& tensor) const {
-  if (!tensor.data.empty()) content_->shard_of(tensor).file->drop(tensor.data);
+  const auto data = tensor.dequantizer ? tensor.dequantizer->codes() : tensor.data;
+  if (!data.empty()) content_->shard_of(data).file->drop(data);
 }
 
 } // namespace fvlm

@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fvlm {
@@ -30,8 +29,8 @@ class Safetensors {
   const std::map<std::string, std::string>& metadata() const;
   uint64_t byte_size() const; // of all tensors
 
-  // These tensors of this file under other names, in the same mapping.
-  Safetensors view(const std::vector<std::pair<const TensorView*, std::string>>& named) const;
+  // These tensors in place of its own, such as some of its own under other names, in the same mapping.
+  Safetensors view(std::vector<TensorView> tensors) const;
 
   // Lets go of the memory behind a tensor of this file, for whoever has copied it.
   void drop(const TensorView& tensor) const;

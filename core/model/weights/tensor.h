@@ -5,11 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace fvlm {
+
+class Dequantizer;
 
 struct TensorInfo {
   std::string name;
@@ -29,6 +32,8 @@ struct TensorInfo {
 // the view came from.
 struct TensorView : TensorInfo {
   std::span<const std::byte> data;
+  // Of a weight that the file has quantized: reads its numbers, and `data` is empty. See quantized_folder.h.
+  std::shared_ptr<const Dequantizer> dequantizer = nullptr;
 };
 
 std::string shape_text(std::span<const int64_t> shape); // "[9, 3, 64]"

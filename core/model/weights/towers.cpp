@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/weights/model_family.h"
+#include "model/weights/quantized_folder.h"
 #include "model/weights/whole_model.h"
 
 #include <fmt/format.h>
@@ -117,7 +118,9 @@ void check_quantization_config(ConfigReader& reader) {
   const auto is = [&](const char* key, const char* word) { return quantization->value(key, nlohmann::json()) == word; };
   reader.refuse_unless(is("quant_method", "compressed-tensors") && is("format", "pack-quantized"),
                        "quantization_config",
-                       "the weights must be plain numbers or compressed-tensors' pack-quantized");
+                       "the weights must be plain numbers or compressed-tensors' pack-quantized; `fvlm-engine import` "
+                       "makes plain ones of " +
+                           quantized_forms());
 }
 
 const EncoderFamily& family_of(const VisionConfig& config) {

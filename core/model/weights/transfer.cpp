@@ -3,11 +3,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "model/weights/convert.h"
+#include "model/weights/dequantizer.h"
 #include "model/weights/initialize.h"
 #include "model/weights/whole_model.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <unordered_map>
 
@@ -57,7 +60,11 @@ class Transfer {
         part.parameters += static_cast<uint64_t>(sizes[0] * sizes[1]);
         ++part.tensors[tensor.dtype];
       }
-      copy(tensor, sources.at(tensor.name));
+      const Source& source = sources.at(tensor.name);
+      if (source.view && source.view->dequantizer)
+        dequantize(tensor, source);
+      else
+        copy(tensor, source);
     }
     writer_.commit();
     return std::move(report_);
@@ -66,7 +73,6 @@ class Transfer {
  private:
   void copy(const TensorInfo& tensor, const Source& source) {
     std::vector<float> fresh;
-    std::vector<std::byte> converted;
     DType from = source.view ? source.view->dtype : DType::f32;
     for (uint64_t first = 0; first < tensor.elements(); first += piece_elements) {
       uint64_t count = std::min(piece_elements, tensor.elements() - first);
@@ -78,21 +84,46 @@ class Transfer {
         initialize_weights(fresh, source.fill, seed_, tensor.name, first);
         bytes = std::as_bytes(std::span(fresh));
       }
-      if (from != tensor.dtype) {
-        converted.resize(count * size_of(tensor.dtype));
-        if (uint64_t lost = convert(bytes, from, converted, tensor.dtype)) report_.overflowed[tensor.name] += lost;
-        bytes = converted;
-      }
-      writer_.append(bytes);
-      progress_(done_ += bytes.size(), total_);
+      append(tensor, bytes, from);
     }
     if (source.file) source.file->drop(*source.view);
+  }
+
+  void dequantize(const TensorInfo& tensor, const Source& source) {
+    const Dequantizer& weight = *source.view->dequantizer;
+    const int64_t piece = std::max<int64_t>(1, static_cast<int64_t>(piece_elements) / weight.cols());
+    std::vector<float> numbers;
+    for (int64_t first = 0; first < weight.rows(); first += piece) {
+      numbers.resize(static_cast<size_t>(std::min(piece, weight.rows() - first) * weight.cols()));
+      weight.read_rows(first, numbers);
+      if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); }))
+        throw Error(ErrorKind::data, "the quantized weight {} has numbers that are not finite",
+                    shown(source.view->name))
+            .at(source.file->path().string())
+            .advise("the file is damaged: fetch it again");
+      append(tensor, std::as_bytes(std::span(numbers)), DType::f32);
+    }
+    auto& reported = report_.dequantized[weight.form()];
+    ++reported.weights, reported.bytes_before += weight.codes().size(), reported.bytes += tensor.byte_size();
+    source.file->drop(*source.view);
+  }
+
+  // A piece of a tensor, in the element type that it is stored in.
+  void append(const TensorInfo& tensor, std::span<const std::byte> bytes, DType from) {
+    if (from != tensor.dtype) {
+      converted_.resize(bytes.size() / size_of(from) * size_of(tensor.dtype));
+      if (uint64_t lost = convert(bytes, from, converted_, tensor.dtype)) report_.overflowed[tensor.name] += lost;
+      bytes = converted_;
+    }
+    writer_.append(bytes);
+    progress_(done_ += bytes.size(), total_);
   }
 
   Writer& writer_;
   uint64_t seed_, total_ = 0, done_ = 0;
   const TransferProgress& progress_;
   TransferReport report_;
+  std::vector<std::byte> converted_;
 };
 
 using Sources = std::unordered_map<std::string, Source>;
@@ -116,8 +147,8 @@ std::string first_part(const std::string& tensor) {
 
 TransferReport import_model(const ImportRequest& request, const TransferProgress& progress) {
   ModelPart encoder{.name = "vision"}, connector{.name = "connector"}, decoder{.name = "decoder"};
-  encoder.folder = HuggingFaceFolder::open(request.vision);
-  decoder.folder = HuggingFaceFolder::open(request.decoder);
+  encoder.folder = HuggingFaceFolder::open_plain(request.vision);
+  decoder.folder = HuggingFaceFolder::open_plain(request.decoder);
   encoder.config = read_vision_config(encoder.folder.config, (request.vision / "config.json").string());
   decoder.config = read_decoder_config(decoder.folder.config, (request.decoder / "config.json").string());
   ConnectorConfig connector_config = request.connector_config;

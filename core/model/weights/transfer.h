@@ -44,6 +44,11 @@ struct TransferReport {
   };
   std::vector<PartReport> parts;
   std::map<std::string, uint64_t> overflowed; // tensor -> finite numbers that became infinite
+  // Quantized weights that are stored as plain numbers, by the form in which they were.
+  struct Dequantized {
+    uint64_t weights = 0, bytes_before = 0, bytes = 0; // of their codes; as they are stored now
+  };
+  std::map<std::string, Dequantized> dequantized;
 };
 
 TransferReport import_model(const ImportRequest& request, const TransferProgress& progress);

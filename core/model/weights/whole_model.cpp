@@ -95,11 +95,11 @@ class Binding {
 
   // The tensors of one part, under the names that a folder of its own has for them.
   Safetensors view_of(const ModelPart& part) const {
-    std::vector<std::pair<const TensorView*, std::string>> named;
+    std::vector<TensorView> named;
     const std::string prefix = part.name + ".";
     for (const auto& [name, tensor] : by_part_name_)
-      if (name.starts_with(prefix)) named.emplace_back(tensor, name.substr(prefix.size()));
-    return file_.view(named);
+      if (name.starts_with(prefix)) named.emplace_back(*tensor).name = name.substr(prefix.size());
+    return file_.view(std::move(named));
   }
 
   // {name in the file: name in the model directory}, a copy of a tied tensor too. Quantized weights are one name.
@@ -210,7 +210,7 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
 }
 
 WholeModel WholeModel::open(const fs::path& path) {
-  HuggingFaceFolder source = HuggingFaceFolder::open(path);
+  HuggingFaceFolder source = HuggingFaceFolder::open_plain(path);
   const std::string where = (path / "config.json").string();
   say_whether_tied(source.config, family_of(source.config, where), *source.weights);
   WholeModelParts read = read_whole_config(source.config, where);
