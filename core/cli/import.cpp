@@ -99,7 +99,7 @@ Options import_options() {
       "model.safetensors (or shards), with a connector that is initialized from the seed or read from --connector.\n"
       "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL,\n"
       "Gemma 3, PaliGemma, Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral, Mistral Small 3.1 or Ministral "
-      "3.\nWeights that others have quantized (fp8, GPTQ, AWQ, compressed-tensors) become plain numbers.",
+      "3.\nWeights that others have quantized (fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors) become plain numbers.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
   options
       .value(

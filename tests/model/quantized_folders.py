@@ -71,6 +71,41 @@ def awq(weight, group, generator):
     return {".qweight": pack(codes.T, 4, AWQ_ORDER), ".qzeros": pack(zeros, 4, AWQ_ORDER), ".scales": scales}, numbers
 
 
+def nibbles(weight, kind, generator, nested):
+    """bitsandbytes' codes of 4 bits, of a table that is drawn: what they stand for, their files say."""
+    block, nested_block, offset = 64, 16, 0.25
+    table = torch.cat([torch.rand(15, generator=generator) * 2 - 1, torch.ones(1)]).sort().values
+    blocks = weight.flatten().unflatten(0, (-1, block))
+    largest = blocks.abs().amax(1)
+    extra = {}
+    if nested:
+        outer = torch.rand(-(-len(largest) // nested_block), generator=generator) + 1
+        inner = torch.rand(256, generator=generator)
+        codes = torch.randint(0, 256, largest.shape, generator=generator)
+        largest = inner[codes] * outer.repeat_interleave(nested_block)[:len(largest)] + offset
+        extra = {".weight.absmax": codes.to(torch.uint8), ".weight.nested_absmax": outer, ".weight.nested_quant_map": inner}
+    codes = (blocks[:, :, None] / largest[:, None, None] - table).abs().argmin(2)
+    pairs = codes.reshape(-1, 2)
+    state = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": list(weight.shape)} | (
+        {"nested_blocksize": nested_block, "nested_dtype": "float32", "nested_offset": offset} if nested else {})
+    return {".weight": (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8), ".weight.absmax": largest, ".weight.quant_map": table,
+            f".weight.quant_state.bitsandbytes__{kind}": torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)} | extra, (
+                table[codes] * largest[:, None]).reshape(weight.shape)
+
+
+def rows_of_bitsandbytes(weight, _):
+    largest = weight.abs().amax(1)
+    codes = (weight * (127 / largest[:, None])).round().to(torch.int8)
+    return {".weight": codes, ".SCB": largest, ".weight_format": torch.tensor(0, dtype=torch.uint8)}, codes * largest[:, None] * (
+        torch.tensor(1.0) / 127)
+
+
+def with_bias_of_zeros(made):
+    """As GPTQ's files have it of every linear."""
+    tensors, numbers = made
+    return tensors | {".bias": torch.zeros(len(numbers), dtype=torch.float16)}, numbers
+
+
 def compressed(kind, **weights):
     group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": kind, "symmetric": True, "dynamic": False} | weights}
     return {"quant_method": "compressed-tensors", "format": f"{kind}-quantized", "quantization_status": "compressed",
@@ -99,6 +134,8 @@ def with_zeros(weight, generator):
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": False, "lm_head": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm", "modules_to_not_convert": None}
+BITS4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
+         "bnb_4bit_quant_storage": "uint8", "llm_int8_skip_modules": ["lm_head"]}
 # quantization_config, and what makes the tensors of a weight, and its numbers.
 FORMS = {
     "fp8-tensor": (fp8(None, "static"), of_tensor),
@@ -116,10 +153,15 @@ FORMS = {
     "int-zeros": (compressed("int", strategy="channel", symmetric=False), with_zeros),
     "gptq": (GPTQ, lambda weight, generator: gptq(weight, 4, 16, generator)),
     "gptq-8": (GPTQ | {"bits": 8}, lambda weight, generator: gptq(weight, 8, 16, generator, with_index=False)),
+    "gptq-biases": (GPTQ, lambda weight, generator: with_bias_of_zeros(gptq(weight, 4, 16, generator))),
     "gptq-row": (GPTQ | {"group_size": -1}, lambda weight, generator: gptq(weight, 4, weight.shape[1], generator)),
     "gptq-order": (GPTQ | {"desc_act": True}, lambda weight, generator: gptq(weight, 4, 16, generator, act_order=True)),
     "gptq-v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, lambda weight, generator: gptq(weight, 4, 16, generator, offset=0)),
     "awq": (AWQ, lambda weight, generator: awq(weight, 16, generator)),
+    "nf4": (BITS4, lambda weight, generator: nibbles(weight, "nf4", generator, nested=False)),
+    "nf4-nested": (BITS4 | {"bnb_4bit_use_double_quant": True}, lambda weight, generator: nibbles(weight, "nf4", generator, nested=True)),
+    "fp4": (BITS4 | {"bnb_4bit_quant_type": "fp4"}, lambda weight, generator: nibbles(weight, "fp4", generator, nested=False)),
+    "bitsandbytes-8": (BITS4 | {"load_in_4bit": False, "load_in_8bit": True}, rows_of_bitsandbytes),
 }
 
 

@@ -1,4 +1,4 @@
-"""Folders whose weights others have quantized (fp8, compressed-tensors, GPTQ, AWQ): what import makes of them beside transformers,
+"""Folders whose weights others have quantized (fp8, compressed-tensors, GPTQ, AWQ, bitsandbytes): what import makes of them beside transformers,
 compressed-tensors and their definitions, and what it says of folders that are damaged or of other forms.
 
 usage: quantized_folders_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
@@ -177,6 +177,14 @@ class Decoders(unittest.TestCase):
 
         def drop(suffix):
             return lambda content: content.pop(f"{UP}.{suffix}")
+
+        def state(**fields):
+            name = UP + ".weight.quant_state.bitsandbytes__nf4"
+
+            def change(content):
+                changed = json.loads(bytes(content[name].tolist())) | fields
+                content[name] = torch.tensor(list(json.dumps(changed).encode()), dtype=torch.uint8)
+            return change
         infinite = torch.ones(80, 1)
         infinite[7] = float("nan")
         for form, change, *words in (
@@ -205,6 +213,21 @@ class Decoders(unittest.TestCase):
                 ("gptq", put(qweight=torch.zeros(6, 79, dtype=torch.int32)), "[6, 79]: expected a number of outputs that 8 divides"),
                 ("gptq", put(qweight=torch.zeros(5, 80, dtype=torch.int32), g_idx=torch.zeros(40, dtype=torch.int32)),
                  f'"{UP}.weight" has the shape [80, 40], and must have [80, 48]'),
+                ("gptq-biases", put(bias=torch.full((80,), 2.0 ** -24).half()), f'"{UP}.bias" is not one of this model'),
+                ("nf4", drop("weight.absmax"), f'"{UP}.weight.absmax" is missing'),
+                ("nf4", drop("weight.quant_state.bitsandbytes__nf4"), 'bitsandbytes__nf4" is missing'),
+                ("nf4", put(**{"weight.quant_state.bitsandbytes__nf4": torch.zeros(9, dtype=torch.uint8)}), "a quant_state for it that is a JSON object"),
+                ("nf4", state(shape=[80, 49]), f'"{UP}.weight" has the shape [1920, 1]: expected [1960, 1] for the weight\'s shape [80, 49]'),
+                ("nf4", state(shape=[40, 96]), f'"{UP}.weight" has the shape [40, 96], and must have [80, 48]'),
+                ("nf4", state(shape=[1 << 30, 1 << 30]), "'shape' = [1073741824,1073741824] is not supported"),
+                ("nf4", state(shape=[]), "'shape' = [] is not supported"),
+                ("nf4", state(blocksize=0), "'blocksize' is 0"),
+                ("nf4", state(blocksize=128), '"weight.absmax" has the shape [60]: expected [30]'.replace('"weight', f'"{UP}.weight')),
+                ("nf4", state(quant_type="fp4"), "'quant_type' = \"fp4\""),
+                ("nf4", put(**{"weight.quant_map": torch.ones(8)}), "[8]: expected [16]"),
+                ("nf4-nested", put(**{"weight.nested_absmax": torch.ones(3)}), "[3]: expected [4]"),
+                ("nf4-nested", drop("weight.nested_quant_map"), f'"{UP}.weight.nested_quant_map" is missing'),
+                ("bitsandbytes-8", drop("SCB"), f'"{UP}.SCB" is missing'),
                 ("awq", put(scales=torch.full((3, 80), float("nan")).half()), f'"{UP}.scales"', "not finite"),
                 ("awq", put(qzeros=torch.zeros(3, 80, dtype=torch.int32)), "[3, 80]: expected [3, 10]"),
                 ("awq", put(qweight=torch.zeros(0, 10, dtype=torch.int32)), "[0, 10]: expected a matrix")):
@@ -248,7 +271,11 @@ class Decoders(unittest.TestCase):
                 ("gptq", quantization(dynamic={"+:.*down.*": {"bits": 8}}), "'dynamic'"),
                 ("awq", quantization(version="gemv"), "'version' = \"gemv\" is not supported: only gemm is"),
                 ("awq", quantization(zero_point=False), "'zero_point' = false"),
-                ("awq", quantization(bits=3), "'bits' = 3")):
+                ("awq", quantization(bits=3), "'bits' = 3"),
+                ("nf4", quantization(load_in_4bit=False), "'load_in_4bit' = false", "load_in_8bit has to be true"),
+                ("nf4", quantization(bnb_4bit_quant_type="int4"), "'bnb_4bit_quant_type' = \"int4\""),
+                ("nf4", quantization(bnb_4bit_quant_storage="bfloat16"), "'bnb_4bit_quant_storage' = \"bfloat16\""),
+                ("nf4", quantization(llm_int8_skip_modules=["model.layers.1"]), '"model.layers.1" is not quantized')):
             with self.subTest((form, words[0])):
                 self.refused(form, "changed", *words, config=change)
 

@@ -19,6 +19,16 @@ bool matches(std::string_view pattern, std::string_view name) {
   return name.size() >= before.size() + after.size() && name.starts_with(before) && name.ends_with(after);
 }
 
+// Of a linear that has none in this model. It adds nothing: GPTQ's files have one for each linear.
+bool is_bias_of_zeros(const TensorView& tensor, std::string_view name,
+                      const std::unordered_map<std::string_view, size_t>& place) {
+  constexpr std::string_view suffix = ".bias";
+  if (!name.ends_with(suffix) || !is_floating(tensor.dtype)) return false;
+  const std::string weight = std::string(name.substr(0, name.size() - suffix.size())) + ".weight";
+  return place.contains(weight) &&
+         std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
 bool same_content(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.shape == b.shape && a.data.size() == b.data.size() && a.dequantizer == b.dequantizer &&
          std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
@@ -52,7 +62,8 @@ std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout&
                   shown(tensor.name))
           .at(file.path().string())
           .advise("train and convert the model that it was quantized from");
-    } else if (std::ranges::none_of(layout.ignored,
+    } else if (!is_bias_of_zeros(tensor, name, place) &&
+               std::ranges::none_of(layout.ignored,
                                     [&](const std::string& pattern) { return matches(pattern, name); })) {
       problems.add("tensor {} is not one of this model", shown(tensor.name));
     }

@@ -52,11 +52,11 @@ struct Block {
 
 class ScaledBytes final : public Dequantizer {
  public:
-  // `zero_points`: subtracted from the codes; may be null.
+  // `zero_points`: subtracted from the codes; may be null. `unit`: a factor on all scales.
   ScaledBytes(std::string form, const TensorView& codes, const TensorView& scales, const TensorView* zero_points,
-              Block block)
+              Block block, float unit = 1)
       : Dequantizer(std::move(form), codes.data, codes.shape[0], codes.shape[1]), scales_(scales), block_(block),
-        values_(codes.dtype == DType::i8 ? int8_values() : e4m3_values()) {
+        unit_(unit), values_(codes.dtype == DType::i8 ? int8_values() : e4m3_values()) {
     if (zero_points) zero_points_ = zero_points->data;
   }
 
@@ -71,7 +71,7 @@ class ScaledBytes final : public Dequantizer {
         const float scale = scales[static_cast<size_t>(at)],
                     zero = zero_points_.empty() ? 0.0f : value_of(zero_points_[static_cast<size_t>(place + at)]);
         for (int64_t col = at * block_.cols; col < std::min((at + 1) * block_.cols, cols()); ++col)
-          out[col] = (value_of(codes[col]) - zero) * scale;
+          out[col] = (value_of(codes[col]) - zero) * scale * unit_;
       }
     }
   }
@@ -82,6 +82,7 @@ class ScaledBytes final : public Dequantizer {
   TensorView scales_;
   std::span<const std::byte> zero_points_;
   Block block_;
+  float unit_;
   const Values& values_;
 };
 
@@ -187,6 +188,18 @@ std::optional<Form> fp8_form(ConfigReader& reader) {
   return form;
 }
 
+Form bitsandbytes_int8_form() {
+  Form form{.codes = ".weight", .code_types = {DType::i8}, .companions = {".SCB"}, .unused = {".weight_format"}};
+  form.open = [](Module& module) -> std::shared_ptr<const Dequantizer> {
+    const Shape& weight = module.codes().shape;
+    const TensorView* scales = module.expect(".SCB", {DType::f32}, {{weight[0]}}); // the largest number of each row
+    if (!scales) return nullptr;
+    return std::make_shared<ScaledBytes>("bitsandbytes' int8 with a scale for each row", module.codes(), *scales,
+                                         nullptr, Block{1, weight[1]}, 1.0f / 127);
+  };
+  return form;
+}
+
 std::optional<Form> compressed_tensors_form(ConfigReader& reader) {
   const std::string format = reader.text("format", std::nullopt);
   if (format == "pack-quantized") return std::nullopt;
@@ -211,6 +224,7 @@ std::optional<Form> compressed_tensors_form(ConfigReader& reader) {
   Form form{.codes = ".weight", .companions = {".weight_scale", ".weight_zero_point"}};
   for (const WeightGroup& group : groups) form.code_types.push_back(group.codes);
   form.unused = {".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point", ".k_scale", ".v_scale"};
+  form.plain_below = false;
   for (std::string& name : reader.texts("ignore"))
     if (!name.starts_with("re:")) form.plain.push_back(std::move(name));
   form.open = [groups](Module& module) { return open_compressed(module, groups); };

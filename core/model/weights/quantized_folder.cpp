@@ -20,8 +20,11 @@ struct Method {
   const char* name;
   std::optional<Form> (*form)(ConfigReader& reader);
 };
-constexpr Method methods[] = {
-    {"fp8", fp8_form}, {"compressed-tensors", compressed_tensors_form}, {"gptq", gptq_form}, {"awq", awq_form}};
+constexpr Method methods[] = {{"fp8", fp8_form},
+                              {"compressed-tensors", compressed_tensors_form},
+                              {"gptq", gptq_form},
+                              {"awq", awq_form},
+                              {"bitsandbytes", bitsandbytes_form}};
 
 bool is_finite(const TensorView& tensor) {
   constexpr int64_t piece = 1 << 16;
@@ -102,7 +105,7 @@ class PlainWeights {
 
   std::optional<TensorView> plain_weight(const std::string& name, const TensorView& codes) {
     for (const std::string& plain : form_.plain)
-      if (name == plain || name.starts_with(plain + "."))
+      if (name == plain || (form_.plain_below && name.starts_with(plain + ".")))
         problems_.add("tensor {} holds {}, and config.json says that {} is not quantized", shown(codes.name),
                       name_of(codes.dtype), shown(plain));
     Module module(name, codes, file_, problems_);
@@ -180,7 +183,7 @@ std::vector<float> floats_of(const TensorView& tensor, int64_t first, int64_t co
 } // namespace quantized
 
 std::string quantized_forms() {
-  return "fp8, gptq, awq, and of compressed-tensors float-quantized, int-quantized and pack-quantized";
+  return "fp8, gptq, awq, bitsandbytes, and of compressed-tensors float-quantized, int-quantized and pack-quantized";
 }
 
 Safetensors plain_weights(const Safetensors& file, nlohmann::json& config, const std::string& where) {

@@ -1,6 +1,7 @@
 // Hugging Face folders whose weights are quantized in a form that others publish: FP8 with scales of tensors, channels
-// or blocks, compressed-tensors' int8, GPTQ, AWQ. They are read as plain weights, so that what reads a folder does not
-// know of them. compressed-tensors' pack-quantized is the engine's own form, which stays as it is: see packed_weight.h.
+// or blocks, compressed-tensors' int8, GPTQ, AWQ, bitsandbytes. They are read as plain weights, so that what reads a
+// folder does not know of them. compressed-tensors' pack-quantized is the engine's own form, which stays as it is: see
+// packed_weight.h.
 #pragma once
 #include "model/weights/safetensors.h"
 

@@ -44,6 +44,7 @@ struct Form {
   std::vector<std::string> companions; // likewise, of the tensors that are read with the codes
   std::vector<std::string> unused;     // likewise, of those that are not, such as scales of activations
   std::vector<std::string> plain;      // modules that config.json says are not quantized
+  bool plain_below = true;             // and those inside them
   // Null where something is wrong, which the module notes.
   std::function<std::shared_ptr<const Dequantizer>(Module&)> open;
 };
@@ -53,6 +54,8 @@ std::optional<Form> fp8_form(ConfigReader& reader);
 std::optional<Form> compressed_tensors_form(ConfigReader& reader);
 std::optional<Form> gptq_form(ConfigReader& reader);
 std::optional<Form> awq_form(ConfigReader& reader);
+std::optional<Form> bitsandbytes_form(ConfigReader& reader);
+Form bitsandbytes_int8_form(); // that of load_in_8bit
 
 const std::vector<DType>& floating_types();
 // Numbers of a floating tensor.
