@@ -135,6 +135,22 @@ class Decoders(unittest.TestCase):
         said = run(engine, "import", "--vision", root / "vision", "--decoder", root / "awq", "--out", root / "awq.model")
         self.assertIn(f"{weights} weights were AWQ's int4", said)
 
+    def test_configs_as_they_are_published(self):
+        """With nulls for defaults, and with quantization_config in that of the decoder, beside that of the model or alone."""
+        def move(keep):
+            def change(config):
+                config["text_config"] = {"quantization_config": config["quantization_config"]}
+                if not keep:
+                    del config["quantization_config"]
+            return change
+        for form, change in (("gptq", lambda config: config["quantization_config"].update(checkpoint_format=None, dynamic=None)),
+                             ("float-tensor", lambda config: config["quantization_config"].update(quantization_status=None)),
+                             ("nf4", lambda config: config["quantization_config"].update(bnb_4bit_quant_storage=None)),
+                             ("awq", move(keep=True)), ("fp8-blocks", move(keep=False))):
+            with self.subTest(form):
+                imported(self.changed(form, config=change).name)
+                self.same(weights_of("changed"), numbers[form])
+
     def test_shards(self):
         target = root / "shards"
         shutil.copytree(root / "gptq", target)

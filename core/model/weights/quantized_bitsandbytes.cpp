@@ -118,8 +118,8 @@ std::optional<Form> bitsandbytes_form(ConfigReader& reader) {
   } else {
     reader.refuse_unless(reader.flag("load_in_4bit", false), "load_in_4bit",
                          "load_in_4bit or load_in_8bit has to be true");
-    const std::string type = reader.text("bnb_4bit_quant_type", "fp4"),
-                      storage = reader.text("bnb_4bit_quant_storage", "uint8");
+    const std::string type = text_or(reader, "bnb_4bit_quant_type", "fp4"),
+                      storage = text_or(reader, "bnb_4bit_quant_storage", "uint8");
     reader.refuse_unless(type == "nf4" || type == "fp4", "bnb_4bit_quant_type", "nf4 and fp4 are");
     reader.refuse_unless(storage == "uint8", "bnb_4bit_quant_storage", "only uint8 is");
     form = Form{.codes = ".weight", .code_types = {DType::u8}};

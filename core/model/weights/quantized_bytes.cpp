@@ -122,12 +122,12 @@ std::optional<WeightGroup> read_group(const nlohmann::json& group, const std::st
     return std::nullopt;
   }
   ConfigReader reader(weights, parent.where());
-  const std::string type = reader.text("type", "int");
+  const std::string type = text_or(reader, "type", "int");
   const bool is_float = type == "float";
   reader.refuse_unless(is_float || type == "int", "type", "float and int are");
   const int64_t bits = reader.whole("num_bits", 8, 1, 32);
   reader.refuse_unless(bits == 8, "num_bits", "in this format 8 are");
-  WeightGroup out{is_float ? DType::f8_e4m3 : DType::i8, reader.text("strategy", "tensor")};
+  WeightGroup out{is_float ? DType::f8_e4m3 : DType::i8, text_or(reader, "strategy", "tensor")};
   if (out.strategy == "group")
     out.block = {1, reader.whole("group_size", std::nullopt, 1)};
   else if (out.strategy == "block")
@@ -166,7 +166,7 @@ std::shared_ptr<const Dequantizer> open_compressed(Module& module, const std::ve
 } // namespace
 
 std::optional<Form> fp8_form(ConfigReader& reader) {
-  const std::string scheme = reader.text("activation_scheme", "dynamic");
+  const std::string scheme = text_or(reader, "activation_scheme", "dynamic");
   reader.refuse_unless(scheme == "dynamic" || scheme == "static", "activation_scheme", "dynamic and static are");
   (void)reader.flag("dequantize", false); // whether transformers would do what is done here
   const std::optional<Block> block =
@@ -205,7 +205,7 @@ std::optional<Form> compressed_tensors_form(ConfigReader& reader) {
   if (format == "pack-quantized") return std::nullopt;
   reader.refuse_unless(format == "float-quantized" || format == "int-quantized" || format == "naive-quantized",
                        "format", "float-quantized, int-quantized, naive-quantized and pack-quantized are");
-  reader.refuse_unless(reader.text("quantization_status", "compressed") == "compressed", "quantization_status",
+  reader.refuse_unless(text_or(reader, "quantization_status", "compressed") == "compressed", "quantization_status",
                        "only compressed weights are");
   reader.refuse_unless(
       !reader.has("kv_cache_scheme"), "kv_cache_scheme",

@@ -172,6 +172,10 @@ const std::vector<DType>& floating_types() {
   return types;
 }
 
+std::string text_or(ConfigReader& reader, const char* key, const char* fallback) {
+  return reader.has(key) ? reader.text(key, fallback) : fallback;
+}
+
 std::vector<float> floats_of(const TensorView& tensor, int64_t first, int64_t count) {
   std::vector<float> out(static_cast<size_t>(count));
   const size_t size = size_of(tensor.dtype);
@@ -187,13 +191,19 @@ std::string quantized_forms() {
 }
 
 Safetensors plain_weights(const Safetensors& file, nlohmann::json& config, const std::string& where) {
-  const auto quantization = config.find("quantization_config");
-  if (quantization == config.end() || !quantization->is_object())
+  constexpr const char *key = "quantization_config", *text = "text_config";
+  // Some folders say it of the decoder's config alone, or of both.
+  nlohmann::json& holder = !config.contains(key) && config.contains(text) ? config[text] : config;
+  const auto quantization = holder.find(key);
+  if (quantization == holder.end() || !quantization->is_object())
     return file; // what is wrong, check_quantization_config says
   const auto form = quantized::read_form(*quantization, where);
   if (!form) return file;
   Safetensors plain = file.view(quantized::PlainWeights(file, *form, quantized::plain_type(config)).tensors());
-  config.erase("quantization_config");
+  if (const auto part = config.find(text); part != config.end() && part->is_object() && part->contains(key) &&
+                                           &*part != &holder && part->at(key) == *quantization)
+    part->erase(key);
+  holder.erase(key);
   return plain;
 }
 

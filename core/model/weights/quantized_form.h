@@ -57,6 +57,8 @@ std::optional<Form> awq_form(ConfigReader& reader);
 std::optional<Form> bitsandbytes_form(ConfigReader& reader);
 Form bitsandbytes_int8_form(); // that of load_in_8bit
 
+// Python's programs write null for what they leave to the default.
+std::string text_or(ConfigReader& reader, const char* key, const char* fallback);
 const std::vector<DType>& floating_types();
 // Numbers of a floating tensor.
 std::vector<float> floats_of(const TensorView& tensor, int64_t first, int64_t count);

@@ -139,7 +139,7 @@ Form form_of(ConfigReader& reader, const Packing& packing) {
 std::optional<Form> gptq_form(ConfigReader& reader) {
   const int64_t bits = reader.whole("bits", std::nullopt, 1, 32);
   reader.refuse_unless(bits == 4 || bits == 8, "bits", "4 and 8 are");
-  const std::string format = reader.text("checkpoint_format", "gptq");
+  const std::string format = text_or(reader, "checkpoint_format", "gptq");
   reader.refuse_unless(format == "gptq" || format == "gptq_v2", "checkpoint_format", "gptq and gptq_v2 are");
   if (const nlohmann::json* dynamic = reader.object("dynamic"))
     for (const auto& [pattern, other] : dynamic->items())
@@ -150,7 +150,7 @@ std::optional<Form> gptq_form(ConfigReader& reader) {
 
 std::optional<Form> awq_form(ConfigReader& reader) {
   reader.refuse_unless(reader.whole("bits", 4, 1, 32) == 4, "bits", "4 are");
-  const std::string version = reader.text("version", "gemm");
+  const std::string version = text_or(reader, "version", "gemm");
   reader.refuse_unless(version == "gemm" || version == "GEMM", "version", "only gemm is");
   reader.refuse_unless(reader.flag("zero_point", true), "zero_point", "weights have to have zeros");
   return form_of(reader, {"AWQ", 4, true, 0});
