@@ -5,7 +5,6 @@
 #include "model/weights/dequantizer.h"
 #include "model/weights/safetensors.h"
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
