@@ -22,10 +22,9 @@ Grammar::Node Grammar::add(const Entry& entry) {
 }
 
 Grammar::Node Grammar::byte_of(const ByteSet& set, Node next) {
-  const auto found = std::ranges::find(sets_, set);
-  const auto number = static_cast<uint32_t>(found - sets_.begin());
-  if (found == sets_.end()) sets_.push_back(set);
-  return add({Kind::byte, next, number});
+  const auto [found, is_new] = set_numbers_.try_emplace(set, static_cast<uint32_t>(sets_.size()));
+  if (is_new) sets_.push_back(set);
+  return add({Kind::byte, next, found->second});
 }
 
 Grammar::Node Grammar::text(std::string_view text, Node next) {

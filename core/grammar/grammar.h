@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ class Grammar {
 
   std::vector<Entry> nodes_;
   std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, uint32_t> set_numbers_;
   std::vector<Node> rules_;
 };
 

@@ -2,6 +2,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "grammar/json_parts.h"
+#include "grammar/number_range.h"
+#include "grammar/pattern.h"
 
 #include <fmt/format.h>
 
@@ -19,145 +22,13 @@ using Node = Grammar::Node;
 using Rule = Grammar::Rule;
 
 // Keywords that say nothing about which values are valid.
-const std::set<std::string, std::less<>> annotations = {"title",  "description", "default",     "examples", "$schema",
-                                                        "$id",    "$comment",    "deprecated",  "readOnly", "writeOnly",
-                                                        "format", "$defs",       "definitions", "$anchor"};
+const std::set<std::string, std::less<>> annotations = {
+    "title",    "description", "default", "examples", "$schema",     "$id",     "$comment",     "deprecated",
+    "readOnly", "writeOnly",   "format",  "$defs",    "definitions", "$anchor", "discriminator"};
 
 Error wrong(const std::string& where, const std::string& what) {
   return Error(ErrorKind::usage, "{}: {}", where.empty() ? "the schema" : "the schema's " + where, what);
 }
-
-ByteSet range(int first, int last) {
-  ByteSet set;
-  for (int byte = first; byte <= last; ++byte) set.set(static_cast<size_t>(byte));
-  return set;
-}
-
-ByteSet bytes(std::string_view all) {
-  ByteSet set;
-  for (const char c : all) set.set(static_cast<uint8_t>(c));
-  return set;
-}
-
-// What any JSON consists of.
-class Parts {
- public:
-  explicit Parts(Grammar& grammar) : g(grammar) {}
-  Grammar& g;
-
-  Node gap(Node next) {
-    const Node line = g.call(rule(line_, &Parts::new_line), next);
-    return g.either(next, g.either(g.text(" ", next), line));
-  }
-  Node string(Node next) { return g.call(rule(string_, &Parts::any_string), next); }
-  Node value(Node next) { return g.call(rule(value_, &Parts::any_value), next); }
-  Node object(Node next) { return g.call(rule(object_, &Parts::any_object), next); }
-  Node array(Node next) { return g.call(rule(array_, &Parts::any_array), next); }
-  Node number(Node next) { return g.call(rule(number_, &Parts::any_number), next); }
-  Node integer(Node next) { return g.call(rule(integer_, &Parts::any_integer), next); }
-  // A character of a string, which may be an escape.
-  Node character(Node next) { return g.call(rule(character_, &Parts::any_character), next); }
-
-  // Between `fewest` and `most` times: `one(next)` is a node from which one leads to `next`.
-  template <class One>
-  Node repeated(int64_t fewest, std::optional<int64_t> most, Node next, const One& one) {
-    Node rest = next;
-    if (most) {
-      for (int64_t i = fewest; i < *most; ++i) rest = g.either(next, one(rest));
-    } else {
-      const Node loop = g.forward();
-      rest = g.either(next, one(loop));
-      g.lead(loop, rest);
-    }
-    for (int64_t i = 0; i < fewest; ++i) rest = one(rest);
-    return rest;
-  }
-
-  // Braces or brackets around members: `member(next)` is one of them.
-  template <class Member>
-  Node listed(const char* brackets, int64_t fewest, std::optional<int64_t> most, Node next, const Member& member) {
-    const auto open = [&](Node inside) { return g.byte_of(bytes({brackets, 1}), inside); };
-    const Node close = g.byte_of(bytes({brackets + 1, 1}), next), empty = gap(close);
-    if (most == 0) return open(empty);
-    const auto one_more = [&](Node rest) { return gap(g.byte_of(bytes(","), gap(member(rest)))); };
-    const int64_t after_first = std::max<int64_t>(fewest - 1, 0);
-    const Node rest = repeated(after_first, most ? std::optional(*most - 1) : std::nullopt, gap(close), one_more);
-    const Node filled = gap(member(rest));
-    return open(fewest == 0 ? g.either(empty, filled) : filled);
-  }
-
- private:
-  Rule rule(std::optional<Rule>& known, Node (Parts::*make)()) {
-    if (known) return *known;
-    known = g.new_rule();
-    const Rule made = *known; // it may call itself
-    g.define(made, (this->*make)());
-    return made;
-  }
-  Node new_line() {
-    constexpr int most_spaces = 32;
-    return g.text("\n", repeated(0, most_spaces, Grammar::end, [&](Node next) { return g.text(" ", next); }));
-  }
-  Node any_character() {
-    const Node end = Grammar::end;
-    const ByteSet continued = range(0x80, 0xbf), hex = bytes("0123456789abcdefABCDEF");
-    const auto more = [&](int count) {
-      Node node = end;
-      for (int i = 0; i < count; ++i) node = g.byte_of(continued, node);
-      return node;
-    };
-    // UTF-8, without overlong forms and surrogates.
-    Node all = g.byte_of(range(0x20, 0x7f) & ~bytes("\"\\"), end);
-    const auto add = [&](const ByteSet& first, Node rest) { all = g.either(g.byte_of(first, rest), all); };
-    add(range(0xc2, 0xdf), more(1));
-    add(range(0xe0, 0xe0), g.byte_of(range(0xa0, 0xbf), more(1)));
-    add(range(0xe1, 0xec) | range(0xee, 0xef), more(2));
-    add(range(0xed, 0xed), g.byte_of(range(0x80, 0x9f), more(1)));
-    add(range(0xf0, 0xf0), g.byte_of(range(0x90, 0xbf), more(2)));
-    add(range(0xf1, 0xf3), more(3));
-    add(range(0xf4, 0xf4), g.byte_of(range(0x80, 0x8f), more(2)));
-    Node code = end;
-    for (int i = 0; i < 4; ++i) code = g.byte_of(hex, code);
-    add(bytes("\\"), g.either(g.byte_of(bytes("\"\\/bfnrt"), end), g.byte_of(bytes("u"), code)));
-    return all;
-  }
-  Node any_string() {
-    const Node close = g.text("\"", Grammar::end);
-    return g.text("\"", repeated(0, {}, close, [&](Node next) { return character(next); }));
-  }
-  // The numbers of digits are limited, so that one comes to an end, and a double has it.
-  Node digits(int64_t fewest, int64_t most, Node next) {
-    return repeated(fewest, most, next, [&](Node rest) { return g.byte_of(range('0', '9'), rest); });
-  }
-  Node signed_integer(Node next) {
-    constexpr int64_t most_digits = 18;
-    const Node positive = g.either(g.text("0", next), g.byte_of(range('1', '9'), digits(0, most_digits - 1, next)));
-    return g.either(positive, g.text("-", positive));
-  }
-  Node any_integer() { return signed_integer(Grammar::end); }
-  Node any_number() {
-    constexpr int64_t most_decimals = 18, most_of_exponent = 2;
-    const Node end = Grammar::end, size = digits(1, most_of_exponent, end),
-               exponent = g.either(end, g.byte_of(bytes("eE"), g.either(size, g.byte_of(bytes("+-"), size)))),
-               fraction = g.either(exponent, g.text(".", digits(1, most_decimals, exponent)));
-    return signed_integer(fraction);
-  }
-  Node any_array() {
-    return listed("[]", 0, {}, Grammar::end, [&](Node next) { return value(next); });
-  }
-  Node any_object() {
-    return listed("{}", 0, {}, Grammar::end, [&](Node next) { return string(gap(g.text(":", gap(value(next))))); });
-  }
-  Node any_value() {
-    const Node end = Grammar::end;
-    Node all = g.either(object(end), array(end));
-    for (const Node node : {string(end), number(end), g.text("true", end), g.text("false", end), g.text("null", end)})
-      all = g.either(node, all);
-    return all;
-  }
-
-  std::optional<Rule> string_, value_, object_, array_, number_, integer_, character_, line_;
-};
 
 // A schema at its place.
 struct Place {
@@ -287,9 +158,8 @@ class Compiler {
     const Node end = Grammar::end;
     if (type == "object") return object(place, keywords);
     if (type == "array") return array(place, keywords);
-    if (type == "string") return string(keywords);
-    if (type == "integer") return parts_.integer(end);
-    if (type == "number") return parts_.number(end);
+    if (type == "string") return string(place, keywords);
+    if (type == "integer" || type == "number") return number(place, keywords, type == "integer");
     if (type == "boolean") return g_.either(g_.text("true", end), g_.text("false", end));
     if (type == "null") return g_.text("null", end);
     throw wrong(place.where,
@@ -297,7 +167,29 @@ class Compiler {
                             type.dump(-1, ' ', true, Json::error_handler_t::replace)));
   }
 
-  Node string(Keywords& keywords) {
+  Node number(const Place& place, Keywords& keywords, bool is_integer) {
+    NumberRange range;
+    for (const char* name : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"})
+      if (const Json* bound = keywords.find(name)) try {
+          range.add(name, *bound);
+        } catch (const Error& error) {
+          throw wrong(place.where, error.what());
+        }
+    if (range.is_open()) return is_integer ? parts_.integer(Grammar::end) : parts_.number(Grammar::end);
+    if (const auto node = number_in(range, g_, is_integer)) return *node;
+    throw wrong(place.where, "no number is within its bounds");
+  }
+
+  Node string(const Place& place, Keywords& keywords) {
+    if (const Json* pattern = keywords.find("pattern")) {
+      if (!pattern->is_string()) throw wrong(place.where, "pattern: expected a text");
+      try {
+        const Node close = g_.text("\"", Grammar::end);
+        return g_.text("\"", matching(pattern->get_ref<const std::string&>(), parts_, close));
+      } catch (const Error& error) {
+        throw wrong(place.where, error.what()).advise(error.advice());
+      }
+    }
     const auto fewest = keywords.count("minLength"), most = keywords.count("maxLength");
     if (!fewest && !most) return parts_.string(Grammar::end);
     const auto one = [&](Node next) { return parts_.character(next); };

@@ -27,11 +27,21 @@ struct Case {
   std::vector<const char*> valid, invalid;
 };
 
+void expect_texts(const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.schema);
+    const Grammar grammar = of_json_schema(Json::parse(one.schema));
+    for (const char* text : one.valid) EXPECT_TRUE(has(grammar, text)) << text;
+    for (const char* text : one.invalid) EXPECT_FALSE(has(grammar, text)) << text;
+  }
+}
+
 TEST(JsonSchema, HasWhatFits) {
   const std::vector<Case> cases = {
       {R"({"type": "string"})",
-       {R"("")", R"("a b")", R"("\n\"é")", "\"\xc3\xa9\xf0\x9f\x98\x80\""},
-       {"a", R"("a)", "\"\n\"", R"("\x")", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"", R"("a" )", ""}},
+       {R"("")", R"("a b")", R"("\n\"é")", "\"\xc3\xa9\xf0\x9f\x98\x80\"", R"("\u00e9\uD7fF\ue000")"},
+       {R"("\ud800")", R"("\uDFFF")", "a", R"("a)", "\"\n\"", R"("\x")", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"",
+        R"("a" )", ""}},
       {R"({"type": "string", "minLength": 2, "maxLength": 3})",
        {R"("ab")", "\"\xc3\xa9\xc3\xa9\xc3\xa9\"", R"("\n\nc")"},
        {R"("a")", R"("abcd")", R"("")"}},
@@ -73,19 +83,90 @@ TEST(JsonSchema, HasWhatFits) {
         R"({"name":"a","children":[{"name":"b","children":[{"name":"c","children":[]}]}]})"},
        {R"({"name":"a","children":[1]})", R"({"name":"a","children":[{"name":"b","children":[}]})"}},
   };
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.schema);
-    const Grammar grammar = of_json_schema(Json::parse(one.schema));
-    for (const char* text : one.valid) EXPECT_TRUE(has(grammar, text)) << text;
-    for (const char* text : one.invalid) EXPECT_FALSE(has(grammar, text)) << text;
-  }
+  expect_texts(cases);
+}
+
+TEST(JsonSchema, HasNumbersWithinTheirBounds) {
+  expect_texts({
+      {R"({"type": "integer", "minimum": -3, "exclusiveMaximum": 120})",
+       {"-3", "-1", "-0", "0", "9", "10", "99", "100", "119"},
+       {"-4", "-10", "120", "200", "1000", "5.0", "05", "+1", "-"}},
+      {R"({"type": "integer", "minimum": 0.5})", {"1", "17", "999999999999999999"}, {"0", "-1", "1000000000000000000"}},
+      {R"({"type": "integer", "exclusiveMaximum": 0})", {"-1", "-50"}, {"0", "-0", "1"}},
+      {R"({"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991})",
+       {"9007199254740991", "-9007199254740991", "8999999999999999"},
+       {"9007199254740992", "-9007199254740992"}},
+      {R"({"type": "integer", "maximum": 9223372036854775807, "minimum": 98})", {"98", "99", "100"}, {"97", "9"}},
+      {R"({"type": "number", "minimum": 0, "maximum": 1})",
+       {"0", "0.0", "1", "1.00", "0.25", "0.99999999999999"},
+       {"1.01", "2", "-0.1", "-0", "1e-3", ".5", "1.", "0.999999999999999"}},
+      {R"({"type": "number", "exclusiveMinimum": 0.25, "exclusiveMaximum": 12.5})",
+       {"0.26", "0.250001", "1", "12", "12.4", "12.49", "9.9"},
+       {"0.25", "0.250", "0.2", "0.24999", "12.5", "12.50", "12.51", "13", "-1"}},
+      {R"({"type": ["number", "null"], "minimum": -2.5, "maximum": -1, "exclusiveMaximum": -1})",
+       {"-2.5", "-2", "-1.001", "null"},
+       {"-2.6", "-1", "-1.0", "-0.5", "2"}},
+      {R"({"type": "number", "minimum": 1e-7, "maximum": 1e21})", {"0.0000001", "1", "120"}, {"0", "0.00000001"}},
+  });
+}
+
+TEST(JsonSchema, HasTextsThatMatch) {
+  expect_texts({
+      {R"({"type": "string", "pattern": "^[A-Z]{2}-\\d{3,4}$"})",
+       {R"("AB-123")", R"("AB-1234")"},
+       {R"("AB-12")", R"("AB-12345")", R"("aB-123")", R"(" AB-123")", R"("AB-123 ")"}},
+      {R"({"type": "string", "pattern": "(cat|dogs?)+"})",
+       {R"("cat")", R"("dog")", R"("dogscat")"},
+       {R"("")", R"("catx")", R"("xcat")"}},
+      {R"({"type": "string", "pattern": "^a.?$|^[^a\\d]*?b$"})",
+       {R"("a")", R"("a\"")", "\"a\xc3\xa9\"", R"("b")", R"("xyb")", R"("\tb")"},
+       {R"("a\n")", R"("1b")",
+        "\"\xc3\xa9"
+        "b\"",
+        R"("axb")", "\"a\"\"", "\"a\xc3\""}},
+      {R"({"type": "string", "pattern": "[äé.\\]_-]+ \\\\ \\w\\W(?:/|\\n){2,}"})",
+       {R"("é-ä]_. \\ a!/\n/")"},
+       {R"("e \\ a!//")", R"("é \\ a!/")", R"("é \ a!//")", R"("é \\ ab//")"}},
+  });
 }
 
 TEST(JsonSchema, SaysWhatItDoesNotKeep) {
   const std::vector<std::pair<const char*, const char*>> cases = {
-      {R"({"type": "string", "pattern": "a+"})", "the schema: 'pattern' is not supported here"},
-      {R"({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}}})",
+      {R"({"type": "array", "uniqueItems": true})", "the schema: 'uniqueItems' is not supported here"},
+      {R"({"type": "object", "properties": {"n": {"type": "string", "minimum": 0}}})",
        "the schema's properties.n: 'minimum' is not supported here"},
+      {R"({"type": "integer", "minimum": "0"})", "the schema: minimum: expected a number"},
+      {R"({"type": "integer", "minimum": 5, "maximum": 4})", "the schema: no number is within its bounds"},
+      {R"({"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6})", "no number is within its bounds"},
+      {R"({"type": "integer", "minimum": 1e18})",
+       "minimum: expected at most 15 digits, or 18 of a whole number, got 1e+18"},
+      {R"({"type": "number", "minimum": 0.12345678901234567})", "minimum: expected at most 15 digits"},
+      {R"({"type": "string", "pattern": "a+", "maxLength": 3})", "'maxLength' is not supported here"},
+      {R"({"type": "string", "pattern": 3})", "the schema: pattern: expected a text"},
+      {R"({"type": "string", "pattern": ""})", "pattern, character 1: expected something to match"},
+      {R"x({"type": "string", "pattern": "é(|b)"})x", "pattern, character 3: expected something to match"},
+      {R"({"type": "string", "pattern": "(ab"})", "pattern, character 4: expected a ) that ends the group"},
+      {R"x({"type": "string", "pattern": "ab)"})x", "pattern, character 3: there is no group that it closes"},
+      {R"({"type": "string", "pattern": "(?=a)b"})", "pattern, character 2: of groups, those that look around"},
+      {R"({"type": "string", "pattern": "a^b"})",
+       "pattern, character 2: an anchor inside of a pattern is not supported"},
+      {R"({"type": "string", "pattern": "a$b"})", "an anchor inside of a pattern is not supported"},
+      {R"({"type": "string", "pattern": "(a)\\1"})", "pattern, character 4: such an escape is not supported"},
+      {R"({"type": "string", "pattern": "\\bA"})", "pattern, character 1: such an escape is not supported"},
+      {R"({"type": "string", "pattern": "a++"})", "pattern, character 3: a count of a count is not supported"},
+      {R"({"type": "string", "pattern": "*a"})", "pattern, character 1: expected something to count"},
+      {R"({"type": "string", "pattern": "a{3,2}"})", "expected a count from the least to the most"},
+      {R"({"type": "string", "pattern": "(a{0}){2}"})", "expected a count from the least to the most, above 0"},
+      {R"({"type": "string", "pattern": "a{1001}"})", "pattern, character 3: expected a count from 0 to 1000"},
+      {R"({"type": "string", "pattern": "a{2"})", "pattern, character 4: expected a count, {2}"},
+      {R"({"type": "string", "pattern": "[z-a]"})", "pattern, character 2: expected a range from a character"},
+      {R"({"type": "string", "pattern": "[à-é]"})", "expected a range from a character of ASCII"},
+      {R"({"type": "string", "pattern": "[^é]"})", "all but characters beyond ASCII is not supported"},
+      {R"({"type": "string", "pattern": "[a"})", "pattern, character 3: it is not complete"},
+      {R"({"type": "string", "pattern": "[]"})", "write \\ before a bracket in a class"},
+      {R"({"type": "string", "pattern": "\\"})", "pattern, character 2: it is not complete"},
+      {R"({"type": "string", "pattern": "\u0001"})", "no character is one of these"},
+      {R"({"type": "string", "pattern": "(((a{1000}){1000}){1000})+"})", "the schema is too large"},
       {R"({"type": "strin"})", "the schema: type: expected object, array"},
       {R"({"type": "object", "required": ["x"], "properties": {}})", "required: 'x' is not among its properties"},
       {R"({"type": "integer", "enum": ["a", 1.5]})", "enum: expected a value of the schema's type"},
