@@ -179,10 +179,11 @@ int run_plan(Arguments arguments) {
   require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
   const int64_t ranks = parsed->integer_or("ranks", 1, 1);
-  if (parsed->value("memory-mib") && !parsed->flag("budget"))
-    throw Error(ErrorKind::usage, "--memory-mib: expected beside --budget");
-  if (parsed->value("ranks") && !parsed->flag("budget"))
-    throw Error(ErrorKind::usage, "--ranks: expected beside --budget");
+  for (const char* option : {"memory-mib", "ranks"})
+    if (parsed->value(option) && !parsed->flag("budget"))
+      throw Error(ErrorKind::usage, "--{}: it changes nothing without --budget", option)
+          .advise("`fvlm-engine plan {} --budget --{} {}` estimates the memory with it",
+                  recipe_request(*parsed).file.string(), option, *parsed->value(option));
   if (parsed->flag("budget"))
     print_budget(resolved.plan, {device, ranks, requested_memory(*parsed, resolved.plan, false)},
                  *open_registry(*parsed), parsed->flag("json"));

@@ -49,6 +49,13 @@ TEST_F(PlanTables, AreMissingWithAReasonWhereWeightsAreMissing) {
   EXPECT_EQ(run("plan --budget fvlm-135m.lua --arg weights=/nowhere").code, 4);
 }
 
+TEST_F(PlanTables, AreAskedForByOptionsThatNeedThem) {
+  const Ran ran = run("plan --ranks 2 " + quickstart());
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--ranks: it changes nothing without --budget"));
+  EXPECT_THAT(ran.err, HasSubstr("`fvlm-engine plan quickstart.lua --budget --ranks 2`"));
+}
+
 TEST_F(PlanTables, AloneAreOneDocument) {
   const Ran ran = run("plan --budget --json " + quickstart());
   EXPECT_EQ(ran.code, 0) << ran.err;
