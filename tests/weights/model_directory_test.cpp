@@ -296,7 +296,9 @@ TEST(MalformedModelDirectory, SaysWhatIsMissingOrWrong) {
   EXPECT_THAT(open_error(model), HasSubstr("invalid JSON"));
   put_file(file, good);
   fs::rename(model / "connector.safetensors", model / "c");
-  EXPECT_THAT(open_error(model), HasSubstr("connector.safetensors"));
+  EXPECT_THAT(open_error(model),
+              AllOf(HasSubstr("connector.safetensors"), HasSubstr("weights of the part \"connector\""),
+                    HasSubstr("`fvlm-engine import` makes new weights")));
   fs::rename(model / "c", model / "connector.safetensors");
   change_json(model / "decoder/config.json", R"({"vocab_size": 98})");
   EXPECT_THAT(open_error(model),

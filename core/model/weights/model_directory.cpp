@@ -225,6 +225,13 @@ std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFil
   if (listed.role == Role::connector) {
     part.config = listed.connector;
     part.encoder = listed.encoder, part.decoder = listed.decoder;
+    std::error_code ignored;
+    if (!fs::exists(location, ignored))
+      throw Error(ErrorKind::data, "the weights of the part {} are not there: {}", shown(listed.name),
+                  shown(listed.location))
+          .at(location.string())
+          .advise("copy the whole model directory, or write it anew: `fvlm-engine import` makes new weights of a "
+                  "connector, and training writes its own into each checkpoint");
     return {std::move(part), Safetensors::open(location)};
   }
   part.folder = listed.base ? open_base(path, listed) : HuggingFaceFolder::open(location);
