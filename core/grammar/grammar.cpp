@@ -91,7 +91,8 @@ void Grammar::check() const {
 
 Automaton::Automaton(const Grammar& grammar) : grammar_(grammar) {
   Known first;
-  follow(first, grammar.rules_.front(), no_frame);
+  std::set<Frame> seen;
+  follow(first, grammar.rules_.front(), no_frame, seen);
   begin_ = add(std::move(first));
 }
 
@@ -101,9 +102,8 @@ uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
   return found->second;
 }
 
-void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller) {
+void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller, std::set<Frame>& seen) {
   std::vector<Frame> open{{node, caller}};
-  std::set<Frame> seen;
   while (!open.empty()) {
     const auto [at, from] = open.back();
     open.pop_back();
@@ -163,10 +163,11 @@ Automaton::State Automaton::find_next(State state, uint8_t byte) {
   for (const auto& [known, behind] : states_[static_cast<size_t>(state)].next_of_few)
     if (known == byte) return behind;
   Known next;
+  std::set<Frame> seen;
   for (const uint32_t number : states_[static_cast<size_t>(state)].frames)
     if (set_at(number).test(byte)) {
       const auto [node, caller] = frames_[number];
-      follow(next, grammar_.nodes_[node].next, caller);
+      follow(next, grammar_.nodes_[node].next, caller, seen);
     }
   const State found = add(std::move(next));
   Known& from = states_[static_cast<size_t>(state)];

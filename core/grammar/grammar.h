@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -32,6 +33,8 @@ class Grammar {
   // A node that leads on from where it is used before what it leads to exists: for loops.
   Node forward();
   void lead(Node forward, Node to) { nodes_[forward].next = to; }
+
+  size_t size() const { return nodes_.size(); }
 
   // Throws Error(usage) where a rule calls itself without reading a byte.
   void check() const;
@@ -88,8 +91,8 @@ class Automaton {
   const ByteSet& set_at(uint32_t frame) const; // that is read there
   State add(Known state);
   uint32_t frame(Grammar::Node node, uint32_t caller);
-  // Adds the frames that this place leads to without a byte.
-  void follow(Known& state, Grammar::Node node, uint32_t caller);
+  // Adds the frames that this place leads to without a byte, except by places seen before.
+  void follow(Known& state, Grammar::Node node, uint32_t caller, std::set<Frame>& seen);
 
   const Grammar& grammar_;
   std::vector<Frame> frames_;

@@ -260,7 +260,14 @@ class Pattern {
 } // namespace
 
 Grammar::Node matching(std::string_view pattern, Parts& parts, Grammar::Node next) {
-  return Pattern(pattern, parts).matching(next);
+  // A text may be in all of them at once, and each byte is tried from each.
+  constexpr size_t most = 1000;
+  const size_t before = parts.g.size();
+  const Grammar::Node begin = Pattern(pattern, parts).matching(next);
+  if (parts.g.size() - before > most)
+    throw Error(ErrorKind::usage, "pattern: it has more than {} places where a text may be", most)
+        .advise("lower its counts");
+  return begin;
 }
 
 } // namespace fvlm::grammar

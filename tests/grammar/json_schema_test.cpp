@@ -166,6 +166,7 @@ TEST(JsonSchema, SaysWhatItDoesNotKeep) {
       {R"({"type": "string", "pattern": "[]"})", "write \\ before a bracket in a class"},
       {R"({"type": "string", "pattern": "\\"})", "pattern, character 2: it is not complete"},
       {R"({"type": "string", "pattern": "\u0001"})", "no character is one of these"},
+      {R"({"type": "string", "pattern": "(a?){600}"})", "pattern: it has more than 1000 places"},
       {R"({"type": "string", "pattern": "(((a{1000}){1000}){1000})+"})", "the schema is too large"},
       {R"({"type": "strin"})", "the schema: type: expected object, array"},
       {R"({"type": "object", "required": ["x"], "properties": {}})", "required: 'x' is not among its properties"},
