@@ -96,6 +96,12 @@ Automaton::Automaton(const Grammar& grammar) : grammar_(grammar) {
   begin_ = add(std::move(first));
 }
 
+Automaton::Automaton(const Automaton& other, State state)
+    : grammar_(other.grammar_), frames_(other.frames_), numbers_(other.numbers_) {
+  const Known& known = other.states_[static_cast<size_t>(state)];
+  begin_ = add({.frames = known.frames, .accepts = known.accepts});
+}
+
 uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
   const auto [found, is_new] = numbers_.try_emplace({node, caller}, static_cast<uint32_t>(frames_.size()));
   if (is_new) frames_.push_back(found->first);
@@ -149,14 +155,6 @@ Automaton::State Automaton::add(Known state) {
 
 const ByteSet& Automaton::set_at(uint32_t frame) const {
   return grammar_.sets_[grammar_.nodes_[frames_[frame].first].other];
-}
-
-Automaton::State Automaton::forget_others(State state) {
-  const Known& kept = states_[static_cast<size_t>(state)];
-  Known again{.frames = kept.frames, .accepts = kept.accepts};
-  states_.clear();
-  known_.clear();
-  return add(std::move(again));
 }
 
 Automaton::State Automaton::find_next(State state, uint8_t byte) {

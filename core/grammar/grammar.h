@@ -38,6 +38,8 @@ class Grammar {
 
   // Throws Error(usage) where a rule calls itself without reading a byte.
   void check() const;
+  // Whether they were built alike.
+  bool operator==(const Grammar&) const = default;
 
  private:
   friend class Automaton;
@@ -46,6 +48,7 @@ class Grammar {
     Kind kind;
     Node next;
     uint32_t other; // byte: the set; either: the other node; call: the rule
+    bool operator==(const Entry&) const = default;
   };
   Node add(const Entry& entry);
 
@@ -62,6 +65,8 @@ class Automaton {
   static constexpr State none = -1; // of texts that the grammar does not have, whatever follows
 
   explicit Automaton(const Grammar& grammar);
+  // Begins in a state of another one, and knows no other state.
+  Automaton(const Automaton& other, State state);
   State begin() const { return begin_; }
   State next(State state, uint8_t byte) {
     const Known& known = states_[static_cast<size_t>(state)];
@@ -72,8 +77,6 @@ class Automaton {
   // Whether the text is whole.
   bool accepts(State state) const { return states_[static_cast<size_t>(state)].accepts; }
   int64_t states() const { return static_cast<int64_t>(states_.size()); }
-  // Forgets all states but this one, which gets another number.
-  State forget_others(State state);
 
  private:
   static constexpr uint32_t no_frame = UINT32_MAX;

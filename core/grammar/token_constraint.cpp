@@ -1,6 +1,7 @@
 #include "grammar/token_constraint.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace fvlm::grammar {
 
@@ -17,24 +18,36 @@ TokenTable::TokenTable(int64_t tokens, const std::function<std::string_view(int6
   }
 }
 
-TokenConstraint::TokenConstraint(std::shared_ptr<const TokenTable> tokens, std::shared_ptr<const Grammar> grammar)
-    : tokens_(std::move(tokens)), grammar_(std::move(grammar)), automaton_(*grammar_), state_(automaton_.begin()) {}
+namespace {
 
-const std::vector<bool>& TokenConstraint::allowed() {
-  constexpr size_t most_known = 32;
-  if (const auto found = known_.find(state_); found != known_.end()) return found->second;
+int64_t next_number() {
+  static std::atomic<int64_t> last = 0;
+  return ++last;
+}
+
+} // namespace
+
+ConstrainedTexts::ConstrainedTexts(std::shared_ptr<const TokenTable> tokens, std::shared_ptr<const Grammar> grammar)
+    : tokens_(std::move(tokens)), grammar_(std::move(grammar)), automaton_(*grammar_), number_(next_number()) {}
+
+ConstrainedTexts::ConstrainedTexts(const ConstrainedTexts& others, State state)
+    : tokens_(others.tokens_), grammar_(others.grammar_), automaton_(others.automaton_, state), number_(next_number()) {
+}
+
+const std::vector<bool>& ConstrainedTexts::allowed(State state) {
+  constexpr size_t most_known = 512;
+  if (const auto found = known_.find(state); found != known_.end()) return found->second;
   if (known_.size() == most_known) known_.clear();
-  std::vector<bool>& allowed = known_[state_];
+  std::vector<bool>& allowed = known_[state];
   allowed.resize(static_cast<size_t>(tokens_->size()));
-  if (state_ == Automaton::none) return allowed;
+  if (state == Automaton::none) return allowed;
   // The states behind the leading bytes of a token, as far as it can be read. Tokens that share bytes share them.
-  std::vector<Automaton::State> states{state_};
+  std::vector<State> states{state};
   for (const TokenTable::Token& token : tokens_->tokens()) {
     if (token.shared >= states.size()) continue; // the token before could not be read so far
     states.resize(token.shared + 1);
     while (states.size() <= token.bytes.size()) {
-      const Automaton::State next =
-          automaton_.next(states.back(), static_cast<uint8_t>(token.bytes[states.size() - 1]));
+      const State next = automaton_.next(states.back(), static_cast<uint8_t>(token.bytes[states.size() - 1]));
       if (next == Automaton::none) break;
       states.push_back(next);
     }
@@ -43,20 +56,40 @@ const std::vector<bool>& TokenConstraint::allowed() {
   return allowed;
 }
 
+ConstrainedTexts::State ConstrainedTexts::next(State state, int64_t token) {
+  const std::string_view bytes = token < tokens_->size() ? tokens_->bytes_of(token) : std::string_view();
+  if (bytes.empty()) return Automaton::none;
+  for (const char c : bytes)
+    if (state != Automaton::none) state = automaton_.next(state, static_cast<uint8_t>(c));
+  return state;
+}
+
+bool ConstrainedTexts::is_full() const {
+  constexpr int64_t most_states = 1 << 16;
+  return automaton_.states() >= most_states;
+}
+
+std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const TokenTable>& tokens,
+                                                  const std::shared_ptr<const Grammar>& grammar) {
+  constexpr size_t most = 4;
+  std::erase_if(recent_, [](const auto& texts) { return texts->is_full(); });
+  const auto found = std::ranges::find_if(recent_, [&](const auto& texts) { return texts->grammar() == *grammar; });
+  auto texts = found != recent_.end() ? *found : std::make_shared<ConstrainedTexts>(tokens, grammar);
+  if (found != recent_.end()) recent_.erase(found);
+  recent_.push_front(texts);
+  if (recent_.size() > most) recent_.pop_back();
+  return texts;
+}
+
 bool TokenConstraint::is_over() {
   return std::ranges::find(allowed(), true) == allowed().end();
 }
 
 void TokenConstraint::advance(int64_t token) {
-  const std::string_view bytes = token < tokens_->size() ? tokens_->bytes_of(token) : std::string_view();
-  if (bytes.empty()) state_ = Automaton::none;
-  for (const char c : bytes)
-    if (state_ != Automaton::none) state_ = automaton_.next(state_, static_cast<uint8_t>(c));
-  constexpr int64_t most_states = 1 << 16;
-  if (state_ == Automaton::none || automaton_.states() < most_states) return;
-  state_ = automaton_.forget_others(state_);
-  ++forgotten_;
-  known_.clear();
+  state_ = texts_->next(state_, token);
+  if (state_ == Automaton::none || !texts_->is_full()) return;
+  texts_ = std::make_shared<ConstrainedTexts>(*texts_, state_);
+  state_ = texts_->begin();
 }
 
 } // namespace fvlm::grammar

@@ -2,10 +2,12 @@
 #pragma once
 #include "grammar/grammar.h"
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fvlm::grammar {
@@ -30,28 +32,63 @@ class TokenTable {
   std::vector<Token> tokens_;           // in the order of their bytes
 };
 
+// The texts of a grammar, token by token. What is found out about them is kept for all that have it.
+class ConstrainedTexts {
+ public:
+  using State = Automaton::State;
+
+  ConstrainedTexts(std::shared_ptr<const TokenTable> tokens, std::shared_ptr<const Grammar> grammar);
+  // Those that begin in a state of others, of which it keeps nothing else.
+  ConstrainedTexts(const ConstrainedTexts& others, State state);
+
+  const Grammar& grammar() const { return *grammar_; }
+  int64_t number() const { return number_; } // which no others have
+  State begin() const { return automaton_.begin(); }
+  bool accepts(State state) const { return state != Automaton::none && automaton_.accepts(state); }
+  // By id, whether the token may follow. Until the next call.
+  const std::vector<bool>& allowed(State state);
+  State next(State state, int64_t token);
+  // Whether so many states are known that it should not go on.
+  bool is_full() const;
+
+ private:
+  std::shared_ptr<const TokenTable> tokens_;
+  std::shared_ptr<const Grammar> grammar_;
+  Automaton automaton_;
+  int64_t number_;
+  std::map<State, std::vector<bool>> known_; // what may follow there
+};
+
+// The texts of the grammars that were asked for last.
+class RecentTexts {
+ public:
+  std::shared_ptr<ConstrainedTexts> of(const std::shared_ptr<const TokenTable>& tokens,
+                                       const std::shared_ptr<const Grammar>& grammar);
+
+ private:
+  std::deque<std::shared_ptr<ConstrainedTexts>> recent_; // the last one first
+};
+
+// One text.
 class TokenConstraint {
  public:
-  TokenConstraint(std::shared_ptr<const TokenTable> tokens, std::shared_ptr<const Grammar> grammar);
+  explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts)
+      : texts_(std::move(texts)), state_(texts_->begin()) {}
 
   // By id, whether the token may follow.
-  const std::vector<bool>& allowed();
+  const std::vector<bool>& allowed() { return texts_->allowed(state_); }
   // Whether the text may end here.
-  bool is_whole() const { return state_ != Automaton::none && automaton_.accepts(state_); }
-  // A number for what may follow the text: equal ones of this constraint mean the same.
-  int64_t place() const { return (forgotten_ << 32) + state_; }
+  bool is_whole() const { return texts_->accepts(state_); }
+  // What may follow the text is the same where this is.
+  std::pair<int64_t, Automaton::State> place() const { return {texts_->number(), state_}; }
   // Whether nothing may follow.
   bool is_over();
   // The token follows. One that is not allowed ends the text: none is allowed behind it, and it may not end.
   void advance(int64_t token);
 
  private:
-  std::shared_ptr<const TokenTable> tokens_;
-  std::shared_ptr<const Grammar> grammar_;
-  Automaton automaton_;
+  std::shared_ptr<ConstrainedTexts> texts_;
   Automaton::State state_;
-  int64_t forgotten_ = 0; // times that states were forgotten, whose numbers then mean others
-  std::map<Automaton::State, std::vector<bool>> known_; // what may follow there
 };
 
 } // namespace fvlm::grammar

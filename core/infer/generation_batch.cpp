@@ -174,7 +174,6 @@ bool GenerationBatch::cancel(int64_t number) {
 void GenerationBatch::forget(int64_t number) {
   scheduler_.remove(number);
   if (draft_model_) draft_model_->remove(number);
-  masks_.forget(number);
   answers_.erase(number);
 }
 
@@ -261,7 +260,7 @@ std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) {
 }
 
 void GenerationBatch::hide_tokens_of(const Answer& answer, const at::Tensor& logits) {
-  if (answer.prompt.constraint) masks_.hide(answer.answer.number, *answer.prompt.constraint, end_tokens_, logits);
+  if (answer.prompt.constraint) masks_.hide(*answer.prompt.constraint, end_tokens_, logits);
   if (!answer.may_end()) hide_tokens(ends_of(answer.prompt.stop), logits);
 }
 

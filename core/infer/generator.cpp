@@ -157,6 +157,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
   }
   std::vector<int64_t> ends;
   if (!options.ignore_eos) ends = ends_, ends.insert(ends.end(), options.end_tokens.begin(), options.end_tokens.end());
+  const auto texts = options.form ? std::make_shared<grammar::ConstrainedTexts>(options.tokens, options.form) : nullptr;
   GenerationBatch batch(*model_, ops_, ends, {.draft_tokens = options.draft_tokens, .draft_model = draft_model_.get()});
   const int64_t max_frames = frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {
@@ -171,7 +172,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
       Prompt prompt{samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token};
       prompt.grids = samples[begin].grids;
       prompt.top_logprobs = options.top_logprobs;
-      if (options.form) prompt.constraint = std::make_shared<grammar::TokenConstraint>(options.tokens, options.form);
+      if (texts) prompt.constraint = std::make_shared<grammar::TokenConstraint>(texts);
       prompt.calculator = calculator_.get();
       batch.add(std::move(prompt));
     }

@@ -30,9 +30,8 @@ void hide_tokens(std::span<const int64_t> tokens, const at::Tensor& logits) {
   if (!tokens.empty()) logits.index_fill_(0, upload({tokens.begin(), tokens.end()}, logits.device()), impossible);
 }
 
-void TokenMasks::hide(int64_t answer, grammar::TokenConstraint& constraint, std::span<const int64_t> ends,
-                      const at::Tensor& logits) {
-  const auto place = std::pair(answer, constraint.place());
+void TokenMasks::hide(grammar::TokenConstraint& constraint, std::span<const int64_t> ends, const at::Tensor& logits) {
+  const auto place = constraint.place();
   auto found = kept_.find(place);
   if (found == kept_.end()) {
     if ((std::ssize(kept_) + 1) * logits.size(0) > most_kept_bytes) kept_.clear();
@@ -40,11 +39,6 @@ void TokenMasks::hide(int64_t answer, grammar::TokenConstraint& constraint, std:
     ++copied_;
   }
   logits.masked_fill_(found->second, impossible);
-}
-
-void TokenMasks::forget(int64_t answer) {
-  const auto first = kept_.lower_bound({answer, std::numeric_limits<int64_t>::min()});
-  kept_.erase(first, kept_.upper_bound({answer, std::numeric_limits<int64_t>::max()}));
 }
 
 } // namespace fvlm::infer

@@ -223,7 +223,8 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (request.form && !token_table_) token_table_ = infer::token_table_of(tokenizer_);
   try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
-      if (request.form) prompt.constraint = std::make_shared<grammar::TokenConstraint>(token_table_, request.form);
+      if (request.form)
+        prompt.constraint = std::make_shared<grammar::TokenConstraint>(recent_texts_.of(token_table_, request.form));
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);

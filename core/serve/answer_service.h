@@ -80,6 +80,7 @@ class AnswerService {
   infer::Generator& generator_;
   const Tokenizer& tokenizer_;
   std::shared_ptr<const grammar::TokenTable> token_table_; // of it, since an answer's form was asked for
+  grammar::RecentTexts recent_texts_;
   ServiceLimits limits_;
   std::optional<infer::GenerationBatch> batch_;
   std::map<int64_t, std::shared_ptr<RunningAnswer>> running_; // by their number in the batch

@@ -32,12 +32,14 @@ std::shared_ptr<const TokenTable> table() {
       std::ssize(vocabulary()), [](int64_t id) -> std::string_view { return vocabulary()[static_cast<size_t>(id)]; });
 }
 
+// The walks share what is found out.
 TEST(TokenConstraint, AllowsWhatTheGrammarReads) {
   const auto grammar = example();
+  const auto texts = std::make_shared<ConstrainedTexts>(table(), grammar);
   std::mt19937 random(5);
   int whole = 0;
   for (int walk = 0; walk < 200; ++walk) {
-    TokenConstraint constraint(table(), grammar);
+    TokenConstraint constraint(texts);
     Automaton automaton(*grammar);
     Automaton::State reached = automaton.begin();
     const auto behind = [&](const std::string& bytes) {
@@ -69,17 +71,19 @@ TEST(TokenConstraint, AllowsWhatTheGrammarReads) {
 }
 
 TEST(TokenConstraint, NothingFollowsWhatIsNotAllowed) {
-  TokenConstraint constraint(table(), example());
+  TokenConstraint constraint(std::make_shared<ConstrainedTexts>(table(), example()));
   constraint.advance(4); // name, without a brace
   EXPECT_FALSE(constraint.is_whole());
   EXPECT_EQ(std::ranges::count(constraint.allowed(), true), 0);
 }
 
-// More states than are kept: a list in lists, closed again.
+// More states than are kept: a list in lists, closed again. Another text of the same grammar goes on as before.
 TEST(TokenConstraint, GoesOnBehindManyStates) {
-  const auto grammar = std::make_shared<const Grammar>(of_json_schema(nlohmann::ordered_json::object()));
-  TokenConstraint constraint(table(), grammar);
+  const auto texts = std::make_shared<ConstrainedTexts>(
+      table(), std::make_shared<const Grammar>(of_json_schema(nlohmann::ordered_json::object())));
+  TokenConstraint constraint(texts), other(texts);
   const auto id_of = [](char c) { return std::ssize(vocabulary()) - 256 + static_cast<uint8_t>(c); };
+  other.advance(id_of('['));
   constexpr int depth = 40000;
   for (int i = 0; i < depth; ++i) constraint.advance(id_of('['));
   for (int i = 0; i < depth; ++i) {
@@ -87,6 +91,31 @@ TEST(TokenConstraint, GoesOnBehindManyStates) {
     constraint.advance(id_of(']'));
   }
   EXPECT_TRUE(constraint.is_whole());
+  EXPECT_NE(constraint.place(), TokenConstraint(texts).place());
+  EXPECT_FALSE(other.is_whole());
+  other.advance(id_of(']'));
+  EXPECT_TRUE(other.is_whole());
+}
+
+TEST(RecentTexts, AreSharedByEqualGrammarsUntilTheyAreFull) {
+  RecentTexts recent;
+  const auto tokens = table();
+  const auto of_length = [](int most) {
+    return std::make_shared<const Grammar>(
+        of_json_schema(nlohmann::ordered_json{{"type", "string"}, {"maxLength", most}}));
+  };
+  const auto first = recent.of(tokens, of_length(1));
+  EXPECT_EQ(recent.of(tokens, of_length(1)), first);
+  for (int other = 2; other < 5; ++other) EXPECT_NE(recent.of(tokens, of_length(other)), first);
+  EXPECT_EQ(recent.of(tokens, of_length(1)), first) << "four are kept";
+  for (int other = 5; other < 9; ++other) (void)recent.of(tokens, of_length(other));
+  EXPECT_NE(recent.of(tokens, of_length(1)), first) << "eight were asked for since";
+
+  const auto any = std::make_shared<const Grammar>(of_json_schema(nlohmann::ordered_json::object()));
+  const auto nested = recent.of(tokens, any);
+  Automaton::State state = nested->begin();
+  while (!nested->is_full()) state = nested->next(state, std::ssize(vocabulary()) - 256 + '[');
+  EXPECT_NE(recent.of(tokens, any), nested);
 }
 
 } // namespace
