@@ -90,16 +90,13 @@ void Grammar::check() const {
 }
 
 Automaton::Automaton(const Grammar& grammar) : grammar_(grammar) {
-  Known first;
-  std::set<Frame> seen;
-  follow(first, grammar.rules_.front(), no_frame, seen);
-  begin_ = add(std::move(first));
+  begin_ = add(follow(grammar.rules_.front(), no_frame));
 }
 
 Automaton::Automaton(const Automaton& other, State state)
     : grammar_(other.grammar_), frames_(other.frames_), numbers_(other.numbers_) {
   const Known& known = other.states_[static_cast<size_t>(state)];
-  begin_ = add({.frames = known.frames, .accepts = known.accepts});
+  begin_ = add({known.frames, known.accepts});
 }
 
 uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
@@ -108,8 +105,10 @@ uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
   return found->second;
 }
 
-void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller, std::set<Frame>& seen) {
+Automaton::Places Automaton::follow(Grammar::Node node, uint32_t caller) {
+  Places places;
   std::vector<Frame> open{{node, caller}};
+  std::set<Frame> seen;
   while (!open.empty()) {
     const auto [at, from] = open.back();
     open.pop_back();
@@ -118,12 +117,12 @@ void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller, std::s
     switch (entry.kind) {
     case Grammar::Kind::end:
       if (from == no_frame)
-        state.accepts = true;
+        places.accept = true;
       else
         open.push_back(frames_[from]);
       break;
     case Grammar::Kind::byte:
-      state.frames.push_back(frame(at, from));
+      places.frames.push_back(frame(at, from));
       break;
     case Grammar::Kind::either:
       open.emplace_back(entry.other, from);
@@ -134,13 +133,14 @@ void Automaton::follow(Known& state, Grammar::Node node, uint32_t caller, std::s
       break;
     }
   }
+  return places;
 }
 
-Automaton::State Automaton::add(Known state) {
-  std::ranges::sort(state.frames);
-  const auto repeated = std::ranges::unique(state.frames);
-  state.frames.erase(repeated.begin(), repeated.end());
-  if (state.frames.empty() && !state.accepts) return none;
+// Each frame once.
+Automaton::State Automaton::add(Places places) {
+  std::ranges::sort(places.frames);
+  if (places.frames.empty() && !places.accept) return none;
+  Known state{.frames = std::move(places.frames), .accepts = places.accept};
   const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
   if (!is_new) return found->second;
   for (const uint32_t number : state.frames) state.readable |= set_at(number);
@@ -157,16 +157,29 @@ const ByteSet& Automaton::set_at(uint32_t frame) const {
   return grammar_.sets_[grammar_.nodes_[frames_[frame].first].other];
 }
 
+const Automaton::Places& Automaton::places_behind(uint32_t number) {
+  if (behind_.size() < frames_.size()) behind_.resize(frames_.size());
+  std::optional<Places>& known = behind_[number];
+  if (!known) {
+    const auto [node, caller] = frames_[number];
+    known = follow(grammar_.nodes_[node].next, caller);
+  }
+  return *known;
+}
+
 Automaton::State Automaton::find_next(State state, uint8_t byte) {
   for (const auto& [known, behind] : states_[static_cast<size_t>(state)].next_of_few)
     if (known == byte) return behind;
-  Known next;
-  std::set<Frame> seen;
-  for (const uint32_t number : states_[static_cast<size_t>(state)].frames)
-    if (set_at(number).test(byte)) {
-      const auto [node, caller] = frames_[number];
-      follow(next, grammar_.nodes_[node].next, caller, seen);
-    }
+  Places next;
+  ++step_;
+  for (const uint32_t number : states_[static_cast<size_t>(state)].frames) {
+    if (!set_at(number).test(byte)) continue;
+    const Places& more = places_behind(number);
+    next.accept |= more.accept;
+    met_in_.resize(frames_.size());
+    for (const uint32_t each : more.frames)
+      if (std::exchange(met_in_[each], step_) != step_) next.frames.push_back(each);
+  }
   const State found = add(std::move(next));
   Known& from = states_[static_cast<size_t>(state)];
   if (from.next_of_many)

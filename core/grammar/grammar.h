@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -90,16 +90,26 @@ class Automaton {
     std::vector<std::pair<uint8_t, State>> next_of_few = {};
     std::unique_ptr<std::array<State, 256>> next_of_many = {};
   };
+  // Where a text may be next, and whether it may end.
+  struct Places {
+    std::vector<uint32_t> frames = {};
+    bool accept = false;
+  };
   State find_next(State state, uint8_t byte);
+  // Once the frame's byte is read.
+  const Places& places_behind(uint32_t frame);
   const ByteSet& set_at(uint32_t frame) const; // that is read there
-  State add(Known state);
+  State add(Places places);
   uint32_t frame(Grammar::Node node, uint32_t caller);
-  // Adds the frames that this place leads to without a byte, except by places seen before.
-  void follow(Known& state, Grammar::Node node, uint32_t caller, std::set<Frame>& seen);
+  // The frames that this place leads to without a byte.
+  Places follow(Grammar::Node node, uint32_t caller);
 
   const Grammar& grammar_;
   std::vector<Frame> frames_;
-  std::map<Frame, uint32_t> numbers_; // of frames
+  std::map<Frame, uint32_t> numbers_;         // of frames
+  std::vector<std::optional<Places>> behind_; // by frame, where it is known
+  std::vector<uint32_t> met_in_;              // by frame, the last of find_next's steps that met it
+  uint32_t step_ = 0;
   std::vector<Known> states_;
   std::map<std::pair<std::vector<uint32_t>, bool>, State> known_;
   State begin_;
