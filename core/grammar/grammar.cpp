@@ -117,7 +117,7 @@ Automaton::Places Automaton::follow(Grammar::Node node, uint32_t caller) {
     switch (entry.kind) {
     case Grammar::Kind::end:
       if (from == no_frame)
-        places.accept = true;
+        places.accepts = true;
       else
         open.push_back(frames_[from]);
       break;
@@ -139,8 +139,8 @@ Automaton::Places Automaton::follow(Grammar::Node node, uint32_t caller) {
 // Each frame once.
 Automaton::State Automaton::add(Places places) {
   std::ranges::sort(places.frames);
-  if (places.frames.empty() && !places.accept) return none;
-  Known state{.frames = std::move(places.frames), .accepts = places.accept};
+  if (places.frames.empty() && !places.accepts) return none;
+  Known state{.frames = std::move(places.frames), .accepts = places.accepts};
   const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
   if (!is_new) return found->second;
   for (const uint32_t number : state.frames) state.readable |= set_at(number);
@@ -175,7 +175,7 @@ Automaton::State Automaton::find_next(State state, uint8_t byte) {
   for (const uint32_t number : states_[static_cast<size_t>(state)].frames) {
     if (!set_at(number).test(byte)) continue;
     const Places& more = places_behind(number);
-    next.accept |= more.accept;
+    next.accepts |= more.accepts;
     met_in_.resize(frames_.size());
     for (const uint32_t each : more.frames)
       if (std::exchange(met_in_[each], step_) != step_) next.frames.push_back(each);

@@ -93,7 +93,7 @@ class Automaton {
   // Where a text may be next, and whether it may end.
   struct Places {
     std::vector<uint32_t> frames = {};
-    bool accept = false;
+    bool accepts = false;
   };
   State find_next(State state, uint8_t byte);
   // Once the frame's byte is read.

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t least_codes = 4 << 20;
 constexpr std::int64_t most_tokens = 4, most_tokens_of_wide_int4 = 8;
 constexpr std::int64_t most_cols = 16 << 10, most_normed_cols = 8 << 10; // of which a thread keeps its part
-// x is in shared memory as a whole, beside the ring of the weight: so many numbers, in rows of whole thousands.
+// x is in shared memory as a whole, beside the ring of the weight: so many numbers, in rows of multiples of row_unit.
 constexpr std::int64_t most_numbers_of_x = 32 << 10, row_unit = 1 << 10;
 
 struct Launch {

@@ -11,7 +11,7 @@ using hopper::Barrier, hopper::box_row_bytes;
 constexpr int warps = 8, consumers = warps * warp_size, threads = consumers + warp_size;
 // Of a product of mma.sync: columns of the weight, and rows of x, each of which takes four of its eight columns.
 constexpr int tile_columns = 16, tile_rows = 2;
-constexpr int digits = 3; // of x, which is integers up to
+constexpr int digits = 3; // of a number of x, which is an integer of 23 bits: see Digits
 constexpr float most_integer = (1 << 22) - (1 << 16);
 
 struct Problem {
@@ -25,7 +25,7 @@ struct Problem {
   float epsilon;
   bool is_gated;    // y = silu(gate) up, the weight has gate [width, inner] before up
   int ring_bytes;   // of the stages that are used, and at least sum_bytes
-  int on_their_way; // stages whose weight a block asks for ahead of time. What x needs waits behind them.
+  int on_their_way; // stages that a block has requested and not received: requests for x queue behind them
   // Whether the next kernel may start once all of the weight is on its way, and not only when x is here.
   bool starts_next_early;
 };

@@ -9,7 +9,7 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from quantized_folders import AWQ, FORMS, GPTQ, fp8, quantize_folder
-from with_transformers import draw, engine, folder as root, run, save_small_vision
+from with_transformers import changed_copy, draw, engine, folder as root, run, save_small_vision
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -115,7 +115,7 @@ class Decoders(unittest.TestCase):
         quantized = {name for name, weight in numbers["fp8-blocks"].items() if is_linear(name, weight)}
         for form in ("fp8-blocks", "gptq-order"):
             for key, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16), (None, torch.bfloat16)):
-                changed = self.changed(form, config=lambda one: (one.pop("dtype", None), one.update({"dtype": key} if key else {})))
+                changed = changed_copy(root / form, config=lambda one: (one.pop("dtype", None), one.update({"dtype": key} if key else {})))
                 imported(changed.name)
                 ours = weights_of(changed.name)
                 for name in quantized:
@@ -148,7 +148,7 @@ class Decoders(unittest.TestCase):
                              ("nf4", lambda config: config["quantization_config"].update(bnb_4bit_quant_storage=None)),
                              ("awq", move(keep=True)), ("fp8-blocks", move(keep=False))):
             with self.subTest(form):
-                imported(self.changed(form, config=change).name)
+                imported(changed_copy(root / form, config=change).name)
                 self.same(weights_of("changed"), numbers[form])
 
     def test_shards(self):
@@ -166,22 +166,8 @@ class Decoders(unittest.TestCase):
         imported("shards")
         self.same(weights_of("shards"), numbers["gptq"])
 
-    def changed(self, form, config=None, tensors=None):
-        target = root / "changed"
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(root / form, target)
-        if config:
-            content = json.loads((target / "config.json").read_text())
-            config(content)
-            (target / "config.json").write_text(json.dumps(content))
-        if tensors:
-            content = load_file(target / "model.safetensors")
-            tensors(content)
-            save_file(content, target / "model.safetensors", metadata={"format": "pt"})
-        return target
-
     def refused(self, form, *words, **changes):
-        changed = self.changed(form, **changes)
+        changed = changed_copy(root / form, **changes)
         said = run(engine, "import", "--vision", root / "vision", "--decoder", changed, "--out", root / "refused", code=4)
         for word in words:
             self.assertIn(word, said)
@@ -297,7 +283,7 @@ class Decoders(unittest.TestCase):
 
     def test_cut_files(self):
         for kept in (5, 400, 20000):
-            changed = self.changed("gptq")
+            changed = changed_copy(root / "gptq")
             content = (changed / "model.safetensors").read_bytes()
             (changed / "model.safetensors").write_bytes(content[:kept])
             said = run(engine, "import", "--vision", root / "vision", "--decoder", changed, "--out", root / "refused", code=4)

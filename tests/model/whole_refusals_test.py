@@ -7,11 +7,10 @@ import subprocess
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import engine, folder as root, run
+from with_transformers import changed_copy, engine, folder as root, run
 from whole_models import IMAGE, VOCABULARY, make_models
 
 import torch
-from safetensors.torch import load_file, save_file
 
 
 def setUpModule():
@@ -21,17 +20,7 @@ def setUpModule():
 class WrongFolders(unittest.TestCase):
     def refused(self, name, *words, config=None, tensors=None, tokenizer=None, **options):
         """Importing a changed copy of a folder ends with code 4, says these words, and leaves nothing behind."""
-        changed = root / "changed"
-        shutil.rmtree(changed, ignore_errors=True)
-        shutil.copytree(root / name, changed)
-        if config:
-            content = json.loads((changed / "config.json").read_text())
-            config(content)
-            (changed / "config.json").write_text(json.dumps(content))
-        if tensors:
-            content = load_file(changed / "model.safetensors")
-            tensors(content)
-            save_file(content, changed / "model.safetensors", metadata={"format": "pt"})
+        changed = changed_copy(root / name, config, tensors)
         if tokenizer is not None:
             (changed / "tokenizer.json").write_text(tokenizer)
         said = run(engine, "import", *options.get("by", ("--model", changed)), "--out", root / "refused", code=4)

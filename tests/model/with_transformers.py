@@ -1,6 +1,8 @@
 """What tests beside transformers share: the program, a folder for their files, one thread and no progress bars. Exits with 77
 (skipped) where the oracle's wheels are missing. The script's first argument is FVLM_ENGINE."""
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ try:
     import torch
     import PIL
     import safetensors
+    from safetensors.torch import load_file, save_file
     from transformers import Dinov2Config, Dinov2Model
     from transformers.utils import logging
 except ImportError as error:
@@ -31,6 +34,22 @@ def run(*command, code=0):
                             env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stderr if code else result.stdout
+
+
+def changed_copy(source, config=None, tensors=None):
+    """A copy of a folder, in place of the last one, whose config.json and tensors these functions change."""
+    copy = folder / "changed"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
+    if config:
+        content = json.loads((copy / "config.json").read_text())
+        config(content)
+        (copy / "config.json").write_text(json.dumps(content))
+    if tensors:
+        content = load_file(copy / "model.safetensors")
+        tensors(content)
+        save_file(content, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
 
 
 def draw(model):
