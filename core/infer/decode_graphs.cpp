@@ -2,6 +2,9 @@
 
 #include "infer/captured.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/argmax.h>
+
 #include <tuple>
 
 namespace fvlm::infer {
@@ -11,16 +14,30 @@ namespace {
 // answers. Passes of more rows keep the device busy while the host launches their kernels.
 constexpr int64_t max_captured_rows = 2560;
 
-// The first of the largest logits of each row. On a CPU argmax() compares one element after another, max() vectors. On
-// a GPU both give a row to one block: the parts of a row come first.
-at::Tensor likeliest_tokens(const at::Tensor& logits) {
-  if (logits.is_cpu()) return std::get<1>(logits.max(1));
-  int64_t parts = 64;
+// The first of the largest logits of each row, into `kept` where that exists: a captured pass has to leave its result
+// in the memory of the first one, which runs eagerly. On a CPU argmax() compares one element after another, max()
+// vectors. On a GPU both give a row to one block: the parts of a row come first.
+void find_likeliest(const at::Tensor& logits, at::Tensor& kept) {
+  if (logits.is_cpu()) {
+    keep(kept, std::get<1>(logits.max(1)));
+    return;
+  }
+  if (logits.size(0) > 32) { // blocks enough
+    if (kept.defined())
+      at::argmax_out(kept, logits, 1);
+    else
+      kept = logits.argmax(1);
+    return;
+  }
+  int64_t parts = 128;
   while (logits.size(1) % parts != 0) parts /= 2;
   const int64_t columns = logits.size(1) / parts;
   const auto [largest, places] = logits.reshape({logits.size(0), parts, columns}).max(2);
-  const at::Tensor part = largest.argmax(1, /*keepdim=*/true);
-  return places.gather(1, part).add(part, columns).squeeze(1);
+  const at::Tensor part = std::get<1>(largest.max(1)), place = places.gather(1, part.unsqueeze(1)).squeeze(1);
+  if (kept.defined())
+    at::add_out(kept, place, part, columns);
+  else
+    kept = place.add(part, columns);
 }
 
 } // namespace
@@ -78,7 +95,9 @@ DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const model::Value last(hidden.index_select(0, rows.outputs));
   const at::Tensor logits = decoder.logits(no_grad, ops_, last).data;
-  return {logits, likeliest_tokens(logits)};
+  Output output{logits, {}};
+  find_likeliest(logits, output.likeliest);
+  return output;
 }
 
 void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
@@ -87,7 +106,7 @@ void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logit
   const model::Value hidden(decoder.forward(ops_, x, pages, graph.rows));
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const at::Tensor logits = decoder.logits(no_grad, ops_, hidden).data;
-  keep(graph.output.likeliest, likeliest_tokens(logits));
+  find_likeliest(logits, graph.output.likeliest);
   if (wants_logits) keep(graph.output.logits, logits);
 }
 

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "infer/captured.h"
 #include "infer/ngram.h"
+#include "ops/pinned_memory.h"
 #include "ops/rows.h"
 #include "ops/torch_threads.h"
 #include "recipe/placeholders.h"
@@ -358,7 +359,7 @@ GenerationBatch::PassInFlight GenerationBatch::launch(Scheduler::Pass pass, cons
   const at::Tensor& likeliest = launched.output.likeliest;
   if (!likeliest.defined()) return launched;
   launched.likeliest = at::empty(likeliest.sizes(), at::TensorOptions(at::kLong).pinned_memory(likeliest.is_cuda()));
-  launched.likeliest.copy_(likeliest, /*non_blocking=*/true);
+  ops::copy_by_kernel(launched.likeliest, likeliest);
   if (device::Runtime* gpu = device::runtime()) launched.ready = gpu->record_event();
   return launched;
 }

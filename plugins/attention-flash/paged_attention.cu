@@ -5,12 +5,12 @@
 //
 // A call that appends (a step of decoding) first brings the row's queries, its key and its value into shared memory,
 // normalized, rotated and rounded; the last key is read there, and one block writes it to its page. The other keys are
-// on their way before the kernel that makes these rows is done: no kernel lets the next one start before it has written
-// to pages.
+// on their way before the kernel that makes these rows is done: a kernel lets the next one start when it has written to
+// pages, and before it attends.
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
-// flight. Each such thread has a running maximum and sum of its own (online softmax). Many rows take smaller
-// blocks, of which more are on the device at once.
+// flight. Each such thread has a running maximum and sum of its own (online softmax). Few rows take a block for each
+// query head; many rows take smaller blocks, of which more are on the device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
@@ -38,8 +38,8 @@ struct Dense {
 template <class T, int lanes>
 inline constexpr int widest = lanes* pack_size<T> > 128 ? lanes* pack_size<T> : 128;
 
-// Fewer keys than this are not worth another block of the cluster.
-constexpr int min_keys_per_block = 128;
+// Fewer keys than this are not worth another block of the cluster: where a block has several query heads, and one.
+constexpr int min_keys_per_block = 128, min_keys_of_one_head = 256;
 
 // The running softmax of one query head over the keys of one thread, warp or block: sum and values are relative to
 // 2^maximum.
@@ -316,18 +316,21 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   using Own = Rows<T, lanes, heads, Size::unroll>;
   const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
   const bool has_piece = piece * Own::pack < p.head_dim;
-  // The last warp writes the row, and has the least to do at the end.
-  const bool writes =
-      appends && share.begin < share.end && share.end == length && head_in_group == 0 && warp == warps - 1;
+  const bool block_writes = appends && share.end == length && head_in_group == 0;
   if (share.begin >= share.end) {
     wait_for_previous_kernel();
+    if constexpr (appends) start_next_kernel();
   } else {
     Own own;
     const std::int32_t* table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
     if constexpr (appends) {
       own.load_keys(p, table, kv_head, first_key, share.end, piece, has_piece, last);
       appended.load(p, a, row, kv_head, first_head, count, last);
-      if (writes) appended.write(p, table, kv_head, last);
+      if (block_writes && warp == warps - 1) {
+        appended.write(p, table, kv_head, last);
+        __threadfence();
+      }
+      if (!block_writes || warp == warps - 1) start_next_kernel(); // one thread speaks for its block
       own.load_queries(p, appended.q[0], max_dim, count, piece, has_piece);
     } else {
       wait_for_previous_kernel();
@@ -343,24 +346,19 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     own.store(of_warps, piece, has_piece);
   }
   __syncthreads();
-  if constexpr (appends) {
-    if (writes) __threadfence();
-    start_next_kernel();
-  }
 
+  // A warp writes 32 numbers of a head; its lane i has the factor of what warp i found.
   const bool is_alone = Cluster::size() == 1;
   T* out = static_cast<T*>(p.out) + row * p.out_row + first_head * p.out_head;
-  for (int index = static_cast<int>(threadIdx.x); index < count * p.head_dim; index += static_cast<int>(blockDim.x)) {
-    const int h = index / p.head_dim, d = index % p.head_dim;
-    float maximum = -INFINITY, sum = 0, value = 0;
-    if (share.begin < share.end) {
-      for (int w = 0; w < warps; ++w) maximum = fmaxf(maximum, of_warps.maximum[w][h]);
-      for (int w = 0; w < warps; ++w) {
-        const float factor = exp2_approx(of_warps.maximum[w][h] - reference_of(maximum));
-        sum += factor * of_warps.sum[w][h];
-        value += factor * of_warps.values[w][h][d];
-      }
-    }
+  const int found = share.begin < share.end ? warps : 0, pieces = (p.head_dim + warp_size - 1) / warp_size;
+  for (int index = warp; index < count * pieces; index += warps) {
+    const int h = index / pieces, d = index % pieces * warp_size + lane;
+    const float own = lane < found ? of_warps.maximum[lane][h] : -INFINITY, maximum = warp_max(own),
+                factor = exp2_approx(own - reference_of(maximum)),
+                sum = warp_sum(lane < found ? factor * of_warps.sum[lane][h] : 0);
+    float value = 0;
+    for (int w = 0; w < found; ++w) value += __shfl_sync(0xffffffffu, factor, w) * of_warps.values[w][h][d];
+    if (d >= p.head_dim) continue;
     if (is_alone) {
       out[h * p.out_head + d] = T(sum > 0 ? value / sum : 0);
     } else {
@@ -405,7 +403,7 @@ template <class T, int lanes>
 void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
   if constexpr (sizeof(T) == 2)
     if (launch.is_dense) return enqueue<T, lanes, 1, Dense>(call, launch, p, append);
-  if (p.group == 1) return enqueue<T, lanes, 1, Roomy>(call, launch, p, append);
+  if (p.group == 1 || launch.has_heads_apart) return enqueue<T, lanes, 1, Roomy>(call, launch, p, append);
   if (p.group % 4 == 0) return enqueue<T, lanes, 4, Roomy>(call, launch, p, append);
   enqueue<T, lanes, 3, Roomy>(call, launch, p, append);
 }
@@ -418,14 +416,17 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, in
   launch.heads_kv = query.heads_kv;
   const std::int64_t pairs = query.rows * query.heads_kv, capacity = query.max_pages * query.page_rows,
                      keys = window > 0 ? std::min<std::int64_t>(window, capacity) : capacity;
+  launch.has_heads_apart = query.rows * query.heads_q <= multiprocessors;
+  const std::int64_t tiles = launch.has_heads_apart ? query.rows * query.heads_q : pairs,
+                     keys_of_block = launch.has_heads_apart ? min_keys_of_one_head : min_keys_per_block;
   launch.blocks = 1;
-  while (has_clusters && launch.blocks < max_cluster && pairs * launch.blocks < multiprocessors &&
-         keys > launch.blocks * min_keys_per_block)
+  while (has_clusters && launch.blocks < max_cluster && tiles * launch.blocks < multiprocessors &&
+         keys > launch.blocks * keys_of_block)
     launch.blocks *= 2;
   launch.starts_early = has_clusters;
   launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
-  // Chosen by measurement (bench/LOG.md, 2026-11-27): fewer registers and keys on the way make a block slower, which
-  // pays where blocks would have to wait for others.
+  // Chosen by measurement (bench/LOG.md, 2026-11-27 and 28): fewer registers and keys on the way make a block slower,
+  // which pays where blocks would have to wait for others.
   launch.is_dense = query.heads_q == query.heads_kv && query.dtype != sdk::float32 && pairs > 4 * multiprocessors;
   if (launch.is_dense) launch.warps = Dense::warps;
   return launch;

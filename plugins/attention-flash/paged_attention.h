@@ -42,8 +42,9 @@ struct PagedAppend {
 struct PagedLaunch {
   std::int64_t rows;
   int heads_kv, blocks, warps;
-  bool starts_early; // programmatic dependent launch
-  bool is_dense;     // blocks of few registers, of which many fit on a multiprocessor
+  bool starts_early;    // programmatic dependent launch
+  bool is_dense;        // blocks of few registers, of which many fit on a multiprocessor
+  bool has_heads_apart; // a block for each query head, also where several have one key head
 };
 // window: 0: none
 PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, int multiprocessors, bool has_clusters);

@@ -99,6 +99,13 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
+__device__ inline float warp_max(float value) {
+#pragma unroll
+  for (int other = warp_size / 2; other > 0; other /= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, other));
+  return value;
+}
+
 // Sums over `threads` threads: a warp or the whole block. A block may start its next sum at once, because consecutive
 // sums alternate between two buffers.
 template <int threads>

@@ -15,9 +15,7 @@ constexpr int block_threads = 256;
 // The maximum over `threads` threads: a warp or the whole block.
 template <int threads>
 __device__ float group_max(float value) {
-#pragma unroll
-  for (int lane_mask = warp_size / 2; lane_mask > 0; lane_mask /= 2)
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane_mask));
+  value = warp_max(value);
   if constexpr (threads > warp_size) {
     __shared__ float shared[threads / warp_size];
     if (threadIdx.x % warp_size == 0) shared[threadIdx.x / warp_size] = value;

@@ -94,8 +94,7 @@ __global__ void __launch_bounds__(join_threads)
   float largest = 0;
 #pragma unroll 4
   for (int64_t i = begin; i < count; i += step) largest = fmaxf(largest, a[i] * b[i]);
-  for (int lane_mask = warp_size / 2; lane_mask > 0; lane_mask /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lane_mask));
+  largest = warp_max(largest);
   if (threadIdx.x % warp_size == 0) warps[threadIdx.x / warp_size] = largest;
   __syncthreads();
   if (threadIdx.x == 0) {

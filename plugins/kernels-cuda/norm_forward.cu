@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
   using Part = RowPart<Element, threads, packs>;
   constexpr int size = Part::size;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / threads) + threadIdx.x / threads;
+  start_next_kernel(); // the former one has ended
   if (row >= rows) return;
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   typename Part::Values s[packs], residual[packs], compensation[packs]{}, weights[packs], biases[packs];

@@ -2,6 +2,7 @@
 // is wider, of a block.
 #pragma once
 
+#include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
 #include "launches.h"
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "model/size_class.h"
+#include "ops/pinned_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -59,17 +60,20 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     all.resize(all.size() + static_cast<size_t>(size) - values.size());
   };
   const auto align = [&] { all.resize(static_cast<size_t>(aligned(std::ssize(all)))); };
-  std::vector<int32_t> pages_of_places, rows_of_places;
+  std::vector<int64_t> pages_of_places, rows_of_places;
   for (const int32_t place : rows.places) {
-    pages_of_places.push_back(static_cast<int32_t>(place / rows.page_rows));
-    rows_of_places.push_back(static_cast<int32_t>(place % rows.page_rows));
+    pages_of_places.push_back(place / rows.page_rows);
+    rows_of_places.push_back(place % rows.page_rows);
   }
   append(rows.tokens, sizes.rows), align();
   for (size_t axis = 0; axis < (sizes.has_axes ? rows.rotary.size() : 1); ++axis)
     append(rows.rotary[axis], sizes.rows), align();
   append(rows.sequences, sizes.rows), align();
   append(rows.lengths, sizes.rows), align();
-  for (const std::vector<int32_t>& values : {pages_of_places, rows_of_places}) append(values, sizes.rows), align();
+  for (const std::vector<int64_t>& values : {pages_of_places, rows_of_places}) {
+    const auto* halves = reinterpret_cast<const int32_t*>(values.data());
+    append({halves, halves + 2 * values.size()}, 2 * sizes.rows), align();
+  }
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
@@ -126,17 +130,20 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);
-  const at::Tensor their_pages = next(sizes_.rows);
-  int_places_ = their_pages.as_strided({2, sizes_.rows}, {aligned(sizes_.rows), 1});
-  (void)next(sizes_.rows);
-  places = int_places_.to(at::kLong);
+  const at::Tensor their_pages = next(2 * sizes_.rows).view(at::kLong);
+  places = their_pages.as_strided({2, sizes_.rows}, {aligned(2 * sizes_.rows) / 2, 1});
+  (void)next(2 * sizes_.rows);
   outputs = next(sizes_.outputs);
   page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});
 }
 
 void StagedRows::restage(const PassRows& rows) {
-  memory_.copy_(listed(rows, sizes_, memory_.device()), true);
-  places.copy_(int_places_);
+  const at::Tensor list = listed(rows, sizes_, memory_.device());
+  constexpr int64_t few_bytes = 64 << 10;
+  if (list.nbytes() <= few_bytes)
+    ops::copy_by_kernel(memory_, list);
+  else
+    memory_.copy_(list, /*non_blocking=*/true);
 }
 
 } // namespace fvlm::model

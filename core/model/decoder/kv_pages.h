@@ -85,7 +85,7 @@ struct StagedRows {
 
  private:
   Sizes sizes_;
-  at::Tensor memory_, int_places_; // all, one after the other; places as they are there
+  at::Tensor memory_; // all, one after the other
 };
 
 } // namespace fvlm::model
