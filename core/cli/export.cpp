@@ -41,6 +41,10 @@ Options export_options() {
       .value("gguf", "f32|f16|bf16|q8_0|q4_0", "write GGUF files whose matrices have this type")
       .flag("decoder-only", "with --gguf: leave out mmproj.gguf; the model then reads texts alone")
       .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
+      .value(
+          "head", "int8",
+          "with --quantize: the output head as well, in 8 bits; one that is tied to the embedding becomes a matrix of "
+          "its own")
       .value("activations", "int8",
              "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
       .repeated_value(
@@ -106,7 +110,7 @@ int run_export(Arguments arguments) {
   if (parsed->value("gguf") && parsed->value("quantize"))
     throw Error(ErrorKind::usage, "--gguf excludes --quantize").advise("--gguf q8_0 and --gguf q4_0 quantize");
   if (parsed->value("quantize")) return tensor_module().export_quantized(arguments);
-  for (const char* name : {"activations", "skip", "calibrate", "calibration-samples", "set", "arg", "device"})
+  for (const char* name : {"activations", "head", "skip", "calibrate", "calibration-samples", "set", "arg", "device"})
     if (parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --quantize", name);
   if (parsed->value("gguf")) return export_gguf(*parsed);
   if (parsed->flag("decoder-only")) throw Error(ErrorKind::usage, "--decoder-only needs --gguf");

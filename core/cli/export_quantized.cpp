@@ -54,7 +54,17 @@ plan::Quantization quantization_of(const ParsedOptions& parsed, const std::files
   const auto trained = trained_quantization(model);
   if (trained && trained->scheme != quantization.scheme)
     log_warning("the stage was trained for {}, and its weights are stored in {}", trained->scheme, quantization.scheme);
+  const auto skips_head = [](const std::string& pattern) {
+    return budget::is_skipped(pattern, "decoder.lm_head.weight");
+  };
+  if (const auto head = parsed.value("head")) {
+    if (*head != "int8") throw Error(ErrorKind::usage, "--head {}: only int8 is supported", *head);
+    if (std::ranges::any_of(quantization.skip, skips_head))
+      throw Error(ErrorKind::usage, "--head int8 quantizes the output head, which --skip leaves as it is");
+    quantization.head = true;
+  }
   if (quantization.skip.empty()) quantization.skip = trained ? trained->skip : std::vector<std::string>{"connector.*"};
+  if (quantization.head) std::erase_if(quantization.skip, skips_head); // of the stage
   return quantization;
 }
 

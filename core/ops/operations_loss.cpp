@@ -7,9 +7,10 @@ namespace fvlm::ops {
 
 // Kept from pack to pack, since converting the table of a large vocabulary takes as long as products of few rows.
 const at::Tensor& Operations::head_values(const Weight& head, at::ScalarType dtype) {
-  const at::Tensor& stored = head.value();
+  const at::Tensor& stored = head.is_quantized() ? head.packed().front() : head.value();
   if (stored.scalar_type() == dtype) return stored;
-  if (!head_.stored.is_same(stored)) head_ = {stored, stored.to(dtype)};
+  if (!head_.stored.is_same(stored))
+    head_ = {stored, (head.is_quantized() ? quantizer_for(head, 0).unpack(head.packed()) : stored).to(dtype)};
   return head_.converted;
 }
 
@@ -39,8 +40,9 @@ at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, c
   if (!tape.keeps_steps() || !tape.records(hidden, head))
     return cross_entropy(tape, hidden, head, targets, softcap).data;
   const Loss& op = loss_for(hidden, head, true, softcap);
+  const at::Tensor& values = head.is_quantized() ? head_values(head, hidden.data.scalar_type()) : head.value();
   Loss::Fused fused =
-      op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::begin_write(head));
+      op.fused({hidden.data, values, targets}, weights, {{}, head.gradient()}, Weight::begin_write(head));
   if (hidden.requires_grad())
     tape.push([d = fused.gradients.hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
   return fused.losses;

@@ -31,7 +31,8 @@ void copy_by_kernel(const at::Tensor& to, const at::Tensor& from) {
   }
   at::Tensor result = seen_by(device, to);
   // copy_() would take the copy engine.
-  at::add_out(result, seen_by(device, from), at::scalar_tensor(0, from.options().device(at::kCPU).pinned_memory(false)));
+  at::add_out(result, seen_by(device, from),
+              at::scalar_tensor(0, from.options().device(at::kCPU).pinned_memory(false)));
 }
 
 } // namespace fvlm::ops

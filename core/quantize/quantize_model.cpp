@@ -8,6 +8,7 @@
 #include "model/weights/convert.h"
 #include "ops/quantizer.h"
 #include "quantize/error_feedback.h"
+#include "quantize/own_head.h"
 
 namespace fvlm::quantize {
 namespace {
@@ -31,19 +32,29 @@ void require_whole_blocks(const ModelDescription& description, const WeightSchem
   }
 }
 
-WeightSchemes chosen(const ModelDirectory& directory, const plan::Quantization& quantization) {
-  const PackedScheme& scheme = packed_scheme(quantization.scheme);
+// Of the weights of a model as it is written. A connector never quantizes activations, and a head has 8 bits.
+WeightSchemes chosen(const ModelDescription& description, const plan::Quantization& quantization) {
+  const PackedScheme &scheme = packed_scheme(quantization.scheme), &int8 = packed_scheme("int8");
   WeightSchemes schemes;
-  for (const Parameter& parameter : directory.parameters())
-    if (budget::is_quantized(quantization, parameter.name, parameter.spec->shape))
-      schemes.emplace(parameter.name, directory.description().parts[parameter.part].role() == Role::connector
-                                          ? &packed_scheme(scheme.bits == 8 ? "int8" : scheme.name)
-                                          : &scheme);
+  for (const ModelPart& part : description.parts)
+    for (const TensorSpec& spec : description.layout(part).tensors) {
+      const std::string name = part.name + "." + spec.name;
+      if (!spec.parameter || !budget::is_quantized(quantization, name, spec.shape)) continue;
+      const bool takes_int8 = (part.role() == Role::connector && scheme.bits == 8) ||
+                              (is_packable_head(name, spec.shape) && scheme.bits != 8);
+      schemes.emplace(name, takes_int8 ? &int8 : &scheme);
+    }
   if (schemes.empty())
     throw Error(ErrorKind::usage, "every linear weight is skipped: there is nothing to quantize")
         .advise("narrow the patterns of --skip");
-  require_whole_blocks(directory.description(), schemes);
+  require_whole_blocks(description, schemes);
   return schemes;
+}
+
+ModelDescription described(const ModelDirectory& directory, const plan::Quantization& quantization) {
+  ModelDescription description = directory.description();
+  if (quantization.head) give_own_heads(description);
+  return description;
 }
 
 // Writes parameter by parameter, quantizing each weight when the first of its tensors is wanted.
@@ -51,9 +62,9 @@ class Writing {
  public:
   Writing(const QuantizeRequest& request, Registry& registry, const ModelDirectory& directory)
       : request_(request), registry_(registry), directory_(directory),
-        schemes_(chosen(directory, request.quantization)),
+        description_(described(directory, request.quantization)), schemes_(chosen(description_, request.quantization)),
         writer_(
-            request.out, directory.description(),
+            request.out, description_,
             [&](const std::string& name) { return request.dtype.value_or(directory.at(name).view->dtype); }, schemes_) {
   }
 
@@ -63,7 +74,7 @@ class Writing {
     for (const TensorInfo& tensor : writer_.order()) {
       const std::string weight = tensor.name.substr(0, tensor.name.rfind('_'));
       if (const auto scheme = schemes_.find(weight); scheme != schemes_.end() && weight != tensor.name)
-        write_packed(tensor, directory_.at(weight), *scheme->second);
+        write_packed(tensor, weight, *scheme->second);
       else
         write_plain(tensor);
       progress(done += tensor.byte_size(), all);
@@ -96,14 +107,15 @@ class Writing {
     writer_.append(converted);
   }
 
-  void write_packed(const TensorInfo& tensor, const Parameter& weight, const PackedScheme& scheme) {
+  void write_packed(const TensorInfo& tensor, const std::string& weight, const PackedScheme& scheme) {
     auto& part = part_of(tensor);
-    if (tensor.name.ends_with("_shape")) return writer_.append(std::as_bytes(std::span(weight.spec->shape)));
-    if (tensor.name.ends_with("_scale")) return writer_.append(bytes_of(packed(weight).scales));
-    const int64_t rows = weight.spec->shape[0], cols = weight.spec->shape[1];
+    const std::vector<int64_t>& shape = directory_.at(weight).spec->shape;
+    if (tensor.name.ends_with("_shape")) return writer_.append(std::as_bytes(std::span(shape)));
+    if (tensor.name.ends_with("_scale")) return writer_.append(bytes_of(packed(weight, scheme).scales));
+    const int64_t rows = shape[0], cols = shape[1];
     part.parameters += static_cast<uint64_t>(rows * cols);
     ++part.tensors[tensor.dtype];
-    const auto codes = bytes_of(packed(weight).codes);
+    const auto codes = bytes_of(packed(weight, scheme).codes);
     const auto row_bytes = static_cast<size_t>(scheme.code_bytes(cols)),
                row_words = static_cast<size_t>(scheme.words(cols)) * 4;
     std::vector<std::byte> words(tensor.byte_size());
@@ -111,29 +123,29 @@ class Writing {
       pack_codes(scheme, codes.subspan(row * row_bytes, row_bytes), cols,
                  std::span(words).subspan(row * row_words, row_words));
     writer_.append(words);
-    packed_.erase(weight.name);
+    packed_.erase(weight);
   }
 
   // Codes and scales of a weight; the file wants all scales of a part before any codes.
-  const Packed& packed(const Parameter& weight) {
-    if (const auto known = packed_.find(weight.name); known != packed_.end()) return known->second;
-    const at::Tensor values = model::tensor_over(*weight.view).to(at::kFloat);
+  const Packed& packed(const std::string& weight, const PackedScheme& scheme) {
+    if (const auto known = packed_.find(weight); known != packed_.end()) return known->second;
+    const Parameter& source = directory_.at(weight);
+    const at::Tensor values = model::tensor_over(*source.view).to(at::kFloat);
     if (!values.isfinite().all().item<bool>())
-      throw Error(ErrorKind::data, "{} has values that are not finite", shown(weight.name))
+      throw Error(ErrorKind::data, "{} has values that are not finite", shown(source.name))
           .at(directory_.path().string())
           .advise("leave it out with --skip, or export a sound checkpoint");
-    const auto found = request_.calibration.find(weight.name);
+    const auto found = request_.calibration.find(weight);
     const InputMoments moments = found == request_.calibration.end() ? InputMoments() : found->second;
-    const auto packed = quantizer_for(values).pack(values.contiguous(), moments.squares);
-    directory_.drop(weight);
+    const auto packed = quantizer_for(values, scheme).pack(values.contiguous(), moments.squares);
+    directory_.drop(source);
     Packed made{packed[0], packed[1]};
-    if (moments.products.defined())
-      made.codes = codes_with_feedback(values, made.scales, moments.products, *schemes_.at(weight.name));
-    return packed_.emplace(weight.name, std::move(made)).first->second;
+    if (moments.products.defined()) made.codes = codes_with_feedback(values, made.scales, moments.products, scheme);
+    return packed_.emplace(weight, std::move(made)).first->second;
   }
 
-  const ops::Quantizer& quantizer_for(const at::Tensor& weight) {
-    auto& quantizer = quantizers_[{weight.size(0), weight.size(1)}];
+  const ops::Quantizer& quantizer_for(const at::Tensor& weight, const PackedScheme& scheme) {
+    auto& quantizer = quantizers_[{scheme.name, weight.size(0), weight.size(1)}];
     if (quantizer) return *quantizer;
     fvlm_quantizer_query query{};
     query.struct_size = sizeof query;
@@ -141,7 +153,7 @@ class Writing {
     query.dtype = ops::abi_dtype(at::kFloat);
     query.rows = weight.size(0);
     query.cols = weight.size(1);
-    const auto choice = select<fvlm_quantizer_v1>(registry_, request_.preference, query, request_.quantization.scheme);
+    const auto choice = select<fvlm_quantizer_v1>(registry_, request_.preference, query, scheme.name);
     quantizer = std::make_shared<ops::Quantizer>(ops::Backend<fvlm_quantizer_v1>(choice, at::kCPU), query);
     return *quantizer;
   }
@@ -149,10 +161,11 @@ class Writing {
   const QuantizeRequest& request_;
   Registry& registry_;
   const ModelDirectory& directory_;
+  ModelDescription description_; // of what is written
   WeightSchemes schemes_;
   ModelDirectoryWriter writer_;
   std::map<std::string, Packed> packed_;
-  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<ops::Quantizer>> quantizers_;
+  std::map<std::tuple<std::string, int64_t, int64_t>, std::shared_ptr<ops::Quantizer>> quantizers_;
   TransferReport report_;
 };
 

@@ -161,6 +161,45 @@ class Exported(unittest.TestCase):
             self.assertLess(relative(load_file(root / "bf16.safetensors")["logits"], right), 0.05)
 
 
+class Head(unittest.TestCase):
+    """`--head int8`: the tied head becomes a matrix of its own in 8 bits, and the embedding keeps its numbers."""
+
+    @classmethod
+    def setUpClass(cls):
+        for scheme in BITS:
+            run(engine, "export", root / "plain", "--quantize", scheme, "--head", "int8", "--out", root / f"{scheme}-head")
+            run(engine, "export", root / f"{scheme}-head", "--huggingface", "--out", root / f"{scheme}-head-hf")
+
+    def test_head_has_eight_bits(self):
+        for scheme in BITS:
+            packed, plain = tensors_of(f"{scheme}-head", "decoder"), tensors_of("plain", "decoder")["model.embed_tokens.weight"]
+            self.assertTrue(torch.equal(plain, packed["model.embed_tokens.weight"]))
+            scale = packed["lm_head.weight_scale"]
+            self.assertEqual(scale.shape, (plain.shape[0], 1))
+            codes = unpack_from_int32(packed["lm_head.weight_packed"], 8, plain.shape)
+            self.assertTrue(torch.equal(codes.float(), (plain / scale).round().clamp(-127, 127)))
+            layers = tensors_of(scheme, "decoder")
+            self.assertEqual(set(packed) - set(layers), {f"lm_head.weight_{suffix}" for suffix in ("packed", "scale", "shape")})
+            self.assertTrue(all(torch.equal(tensor, packed[name]) for name, tensor in layers.items()))
+
+    def test_in_transformers(self):
+        for scheme in BITS:
+            model = AutoModelForImageTextToText.from_pretrained(root / f"{scheme}-head-hf").eval()
+            ids = torch.tensor([TOKENS])
+            with torch.no_grad():
+                right = model(input_ids=ids, pixel_values=frames[None], labels=ids.where(ids != IMAGE, -100))
+            mine = traced(f"{scheme}-head")
+            self.assertLess(relative(mine["logits"], right.logits[0][ids[0] != IMAGE]), 2e-5, scheme)
+            self.assertLess(abs(mine["loss"].item() / right.loss.item() - 1), 1e-5)
+            self.assertGreater(relative(mine["logits"], traced(scheme)["logits"]), 1e-4, "the head was not quantized")
+            decoder = AutoModelForCausalLM.from_pretrained(root / f"{scheme}-head" / "decoder").eval()
+            ids = torch.tensor([[40, 41, 42, 43]])
+            with torch.no_grad():
+                self.assertLess(relative(decoder(ids).logits, model(ids).logits), 1e-6)
+            run(engine, "import", "--model", root / f"{scheme}-head-hf", "--out", root / f"{scheme}-head-again")
+            self.assertTrue(torch.equal(traced(f"{scheme}-head-again")["logits"], mine["logits"]))
+
+
 class Llava(unittest.TestCase):
     def test_whole_folder_in_transformers(self):
         config = LlavaConfig(vision_config=CLIPVisionConfig(**VISION), text_config=LlamaConfig(**TEXT), image_token_index=IMAGE)
@@ -229,6 +268,10 @@ class Refused(unittest.TestCase):
                      words=["q_proj", "k_proj", "read as one matrix"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "connector.*", "--skip", "visoin.*", *out, code=2,
                      words=["--skip visoin.*: no module of the model matches", "decoder."])
+        self.refused("export", root / "plain", "--quantize", "int4", "--head", "int4", *out, code=2, words=["--head int4", "int8"])
+        self.refused("export", root / "plain", "--quantize", "int4", "--head", "int8", "--skip", "decoder.lm_*", *out, code=2,
+                     words=["--head int8", "--skip"])
+        self.refused("export", root / "plain", "--head", "int8", *out, code=2, words=["--head needs --quantize"])
         self.refused("export", root / "int8", "--quantize", "int4", *out, code=4, words=["quantized", "int8"])
         self.refused("export", root / "plain", "--dtype", "bf16", "--skip", "x", *out, code=2, words=["--skip needs --quantize"])
 

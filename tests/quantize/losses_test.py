@@ -69,6 +69,13 @@ class Losses(unittest.TestCase):
         self.assertNotEqual(loss, plain)
         self.assertLess(loss / plain - 1, 0.015, f"{plain} -> {loss}")
 
+    def test_a_head_in_int8(self):
+        for scheme in ("int8", "int4"):
+            layers = loss_of(exported(learnt, f"{scheme}-layers", "--quantize", scheme))
+            loss = loss_of(exported(learnt, f"{scheme}-head", "--quantize", scheme, "--head", "int8"))
+            self.assertNotEqual(loss, layers)
+            self.assertLess(abs(loss / layers - 1), 0.001, f"{scheme}: {layers} -> {loss}")
+
     def test_training_for_few_bits(self):
         for scheme in ("int8", "int4"):
             for precision in ("fp32", "bf16"):

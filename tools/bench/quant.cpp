@@ -9,6 +9,7 @@
 #include "model/loading.h"
 #include "model/weights/blocks.h"
 #include "model/weights/packed_weight.h"
+#include "quantize/own_head.h"
 
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
@@ -21,21 +22,47 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// As the model is compared: with heads of their own where those are to be quantized.
+ModelDescription description_of(const ModelDirectory& directory, const QuantRequest& request) {
+  ModelDescription description = directory.description();
+  if (request.head) quantize::give_own_heads(description);
+  return description;
+}
+
+std::unique_ptr<model::Model> plain_model(const ModelDirectory& directory, const QuantRequest& request) {
+  auto model = std::make_unique<model::Model>(model::config_of(description_of(directory, request)),
+                                              request.execution.arena(false));
+  model::load_weights(directory, *model);
+  return model;
+}
+
+// How a weight is stored; null: as it is. `name`: in the model directory.
+const PackedScheme* scheme_of(const PackedScheme& scheme, const QuantRequest& request, const std::string& name,
+                              std::span<const int64_t> shape) {
+  if (!budget::is_quantized({scheme.name, request.skip, request.head}, name, shape)) return nullptr;
+  return is_packable_head(name, shape) && scheme.bits != 8 ? &packed_scheme("int8") : &scheme;
+}
+
 QuantReport::Size size_of(const ModelDirectory& directory, const QuantRequest& request, const PackedScheme& scheme) {
   QuantReport::Size size{scheme.name, 0, 0, 0, 0, 0};
-  const plan::Quantization quantization{scheme.name, request.skip};
-  for (const Parameter& parameter : directory.parameters()) {
-    const auto plain = static_cast<int64_t>(parameter.view->byte_size());
-    int64_t packed = plain;
-    if (budget::is_quantized(quantization, parameter.name, parameter.spec->shape)) {
-      packed = packed_bytes(scheme, parameter.spec->shape[0], parameter.spec->shape[1]);
-      ++size.weights;
-      size.plain += plain;
-      size.packed += packed;
+  const ModelDescription description = description_of(directory, request);
+  for (const ModelPart& part : description.parts)
+    for (const TensorSpec& spec : description.layout(part).tensors) {
+      if (!spec.parameter) continue;
+      const std::string name = part.name + "." + spec.name;
+      const Parameter& source = directory.at(name);
+      const int64_t stored = static_cast<int64_t>(source.view->byte_size()),
+                    plain = source.name == name ? stored : 0; // of a tied head the embedding has them
+      int64_t packed = plain;
+      if (const PackedScheme* own = scheme_of(scheme, request, name, spec.shape)) {
+        packed = packed_bytes(*own, spec.shape[0], spec.shape[1]);
+        ++size.weights;
+        size.plain += stored;
+        size.packed += packed;
+      }
+      size.model_plain += plain;
+      size.model_packed += packed;
     }
-    size.model_plain += plain;
-    size.model_packed += packed;
-  }
   return size;
 }
 
@@ -123,18 +150,16 @@ std::unique_ptr<model::Model> quantized_copy(const ModelDirectory& directory, mo
                                              const ops::Operations& ops, Registry& registry) {
   model::ArenaOptions arena = request.execution.arena(false);
   arena.scheme_of = [&](const ParameterSpec& spec) {
-    const bool chosen =
-        budget::is_quantized({scheme.name, request.skip}, budget::directory_name(spec.name), spec.shape);
-    return chosen ? &scheme : nullptr;
+    return scheme_of(scheme, request, budget::directory_name(spec.name), spec.shape);
   };
-  auto copy = std::make_unique<model::Model>(model::config_of(directory.description()), arena);
+  auto copy = std::make_unique<model::Model>(model::config_of(description_of(directory, request)), arena);
   for (ops::Parameter& parameter : copy->parameters().all()) {
     const at::Tensor& value = plain.parameters().at(parameter.name).value;
     if (parameter.scheme.empty()) {
       parameter.value.copy_(value);
       continue;
     }
-    const auto packed = quantizer_for(scheme.name, value, registry, ops.options())->pack(value.contiguous());
+    const auto packed = quantizer_for(parameter.scheme, value, registry, ops.options())->pack(value.contiguous());
     for (size_t i = 0; i < packed.size(); ++i) parameter.packed[i].copy_(packed[i]);
   }
   return copy;
@@ -146,7 +171,7 @@ std::vector<QuantReport::Speed> time_generation(const ModelDirectory& directory,
   generation.prompt = request.prompt;
   generation.answer = request.answer;
   const int64_t vocabulary = directory.description().decoders().front().vocab_size;
-  const auto plain = model::load_model(directory, request.execution.arena(false));
+  const auto plain = plain_model(directory, request);
   std::vector<QuantReport::Speed> speeds;
   const auto measure = [&](const std::string& side, const model::Model& model) {
     ops::Operations ops(registry, request.execution.operations());
@@ -172,13 +197,14 @@ std::vector<QuantReport::Speed> time_generation(const ModelDirectory& directory,
 // Which part of the model a weight belongs to.
 std::string module_of(const std::string& name) {
   if (!name.starts_with("decoder.")) return name.substr(0, name.find('.'));
+  if (name.ends_with("lm_head.weight")) return "decoder head";
   return name.find("self_attn") != name.npos ? "decoder attention" : "decoder mlp";
 }
 
-std::vector<QuantReport::Loss> measure_losses(const QuantRequest& request, Registry& registry,
-                                              const QuantProgress& progress) {
+std::vector<QuantReport::Loss> measure_losses(const ModelDirectory& directory, const QuantRequest& request,
+                                              Registry& registry, const QuantProgress& progress) {
   ops::Operations ops(registry, request.execution.operations());
-  const auto model = model::load_model(request.model, request.execution.arena(false));
+  const auto model = plain_model(directory, request);
   std::vector<std::unique_ptr<evaluation::Evaluator>> evaluators;
   for (const plan::Stage& stage : request.plan->stages)
     if (!stage.evaluation.sets.empty())
@@ -196,22 +222,23 @@ std::vector<QuantReport::Loss> measure_losses(const QuantRequest& request, Regis
   };
   evaluate("", "none");
   for (const PackedScheme& scheme : request.schemes) {
-    std::map<std::string, std::vector<ops::Parameter*>> modules;
+    std::map<std::string, std::vector<std::pair<ops::Parameter*, const PackedScheme*>>> modules;
     for (ops::Parameter& parameter : model->parameters().all()) {
       const std::string name = budget::directory_name(parameter.name);
-      if (!budget::is_quantized({scheme.name, request.skip}, name, parameter.value.sizes())) continue;
-      modules[module_of(name)].push_back(&parameter);
-      modules["all"].push_back(&parameter);
+      const PackedScheme* own = scheme_of(scheme, request, name, parameter.value.sizes());
+      if (!own) continue;
+      modules[module_of(name)].emplace_back(&parameter, own);
+      modules["all"].emplace_back(&parameter, own);
     }
     for (const auto& [module, parameters] : modules) {
       std::vector<at::Tensor> originals;
-      for (ops::Parameter* parameter : parameters) {
+      for (const auto& [parameter, own] : parameters) {
         originals.push_back(parameter->value.clone());
-        const auto quantizer = quantizer_for(scheme.name, parameter->value, registry, ops.options());
+        const auto quantizer = quantizer_for(own->name, parameter->value, registry, ops.options());
         parameter->value.copy_(quantizer->unpack(quantizer->pack(parameter->value)));
       }
       evaluate(scheme.name, module);
-      for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->value.copy_(originals[i]);
+      for (size_t i = 0; i < parameters.size(); ++i) parameters[i].first->value.copy_(originals[i]);
     }
   }
   return losses;
@@ -263,7 +290,7 @@ QuantReport measure_quant(const QuantRequest& request, Registry& registry, const
   for (const PackedScheme& scheme : request.schemes) report.sizes.push_back(size_of(directory, request, scheme));
   report.products = time_products(directory, request, registry, progress);
   if (request.answer > 0) report.speeds = time_generation(directory, request, registry, progress);
-  if (request.plan) report.losses = measure_losses(request, registry, progress);
+  if (request.plan) report.losses = measure_losses(directory, request, registry, progress);
   return report;
 }
 

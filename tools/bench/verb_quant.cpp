@@ -76,6 +76,7 @@ int bench_quant(Arguments arguments) {
       .repeated_value("set", "PATH=VALUE", "change a value of the recipe's plan (repeatable)")
       .repeated_value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .repeated_value("skip", "GLOB", "a module that stays as it is (repeatable); default connector.*")
+      .value("head", "int8", "the output head in 8 bits as well, as `export --quantize --head int8` stores it")
       .value("schemes", "LIST", "default: int8,int4,w8a8")
       .value("tokens", "LIST", "rows of a product, and prompts that are answered at once; default 1,8,32")
       .value("prompt", "N", "tokens of each prompt; default 72")
@@ -107,6 +108,10 @@ int bench_quant(Arguments arguments) {
     for (const std::string& name : split(*names, ',')) request.schemes.push_back(packed_scheme(name));
   }
   if (const auto skip = parsed->values("skip"); !skip.empty()) request.skip = skip;
+  if (const auto head = parsed->value("head")) {
+    if (*head != "int8") throw Error(ErrorKind::usage, "--head {}: only int8 is supported", *head);
+    request.head = true;
+  }
   if (const auto recipe = parsed->value("recipe"))
     request.plan = recipe::resolve(recipe_request(*parsed, *recipe)).plan;
   request.execution = execution_of(*parsed);

@@ -12,7 +12,7 @@
 namespace fvlm {
 namespace {
 
-constexpr std::string_view weight_suffix = ".weight";
+constexpr std::string_view weight_suffix = ".weight", head_name = "lm_head.weight";
 constexpr int64_t min_columns = 8; // below, words of both schemes may be equally many
 
 std::string with_suffix(const std::string& weight, const char* suffix) {
@@ -75,7 +75,11 @@ int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
 
 bool is_packable(std::string_view name, std::span<const int64_t> shape) {
   return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
-         name.find("emb") == name.npos && name.find("lm_head") == name.npos;
+         name.find("emb") == name.npos && !name.ends_with(head_name);
+}
+
+bool is_packable_head(std::string_view name, std::span<const int64_t> shape) {
+  return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(head_name);
 }
 
 std::vector<TensorSpec> packed_specs(const TensorSpec& weight, const PackedScheme& scheme) {
@@ -99,8 +103,9 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
   WeightLayout stored = layout;
   stored.tensors.clear();
   for (const TensorSpec& spec : layout.tensors) {
-    const TensorView* codes =
-        spec.parameter && is_packable(spec.name, spec.shape) ? find(with_suffix(spec.name, "_packed")) : nullptr;
+    const bool may_be_packed =
+        spec.parameter && (is_packable(spec.name, spec.shape) || is_packable_head(spec.name, spec.shape));
+    const TensorView* codes = may_be_packed ? find(with_suffix(spec.name, "_packed")) : nullptr;
     if (!codes) {
       stored.tensors.push_back(spec);
       continue;

@@ -37,9 +37,11 @@ const PackedScheme& packed_scheme(std::string_view name);
 // Of the codes and scales of a weight.
 int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols);
 
-// Whether a tensor is a linear's matrix that can be stored quantized, of a width from which the schemes can be told
-// apart. Embeddings and output heads are not: what reads them needs their numbers.
+// Whether a tensor is a layer's matrix that can be stored quantized, of a width from which the schemes can be told
+// apart. Embeddings are not: what reads them needs their numbers.
 bool is_packable(std::string_view name, std::span<const int64_t> shape);
+// Of an output head's matrix, which is stored quantized where that was asked for.
+bool is_packable_head(std::string_view name, std::span<const int64_t> shape);
 
 // The three tensors in place of a weight, in the order codes, scales, shape.
 std::vector<TensorSpec> packed_specs(const TensorSpec& weight, const PackedScheme& scheme);
