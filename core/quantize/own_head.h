@@ -1,5 +1,5 @@
-// A head of its own for a decoder whose head is tied to its embedding, so that it can be quantized: tokens are looked up
-// by their numbers.
+// A head of its own for a decoder whose head is tied to its embedding, so that it can be quantized: tokens are looked
+// up by their numbers.
 #pragma once
 #include "model/weights/model_directory.h"
 

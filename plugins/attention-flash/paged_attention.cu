@@ -10,7 +10,8 @@
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
 // flight. Each such thread has a running maximum and sum of its own (online softmax). Few rows take a block for each
-// query head; many rows take smaller blocks, of which more are on the device at once.
+// query head, with twice the warps where a warp holds few keys; many rows take smaller blocks, of which more are on the
+// device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_packs.cuh"
@@ -24,11 +25,14 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int max_warps = 8, max_cluster = 8;
+constexpr int max_cluster = 8;
 // How a block is laid out: warps at most, keys that a thread has on the way, blocks that have to fit on a
 // multiprocessor.
+struct Wide {
+  static constexpr int warps = 16, unroll = 4, blocks = 1;
+};
 struct Roomy {
-  static constexpr int warps = max_warps, unroll = 4, blocks = 1;
+  static constexpr int warps = 8, unroll = 4, blocks = 1;
 };
 struct Dense {
   static constexpr int warps = 3, unroll = 3, blocks = 8;
@@ -135,9 +139,9 @@ struct AppendedRow {
   }
 };
 
-template <int heads, int max_dim>
+template <int warps, int heads, int max_dim>
 struct PartialSums {
-  float values[max_warps][heads][max_dim], maximum[max_warps][heads], sum[max_warps][heads];
+  float values[warps][heads][max_dim], maximum[warps][heads], sum[warps][heads];
 };
 
 template <class T, int lanes, int heads, int unroll>
@@ -228,7 +232,8 @@ struct Rows {
     }
   }
 
-  __device__ void store(PartialSums<heads, max_dim>& sums, int piece, bool has_piece) const {
+  template <int warps>
+  __device__ void store(PartialSums<warps, heads, max_dim>& sums, int piece, bool has_piece) const {
     const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
   constexpr int max_dim = widest<T, lanes>;
   __shared__ std::conditional_t<appends, AppendedRow<T, heads, max_dim>, Nothing> appended;
-  __shared__ PartialSums<heads, max_dim> of_warps;
+  __shared__ PartialSums<Size::warps, heads, max_dim> of_warps;
   __shared__ BlockSums<heads, max_dim> of_block;
   if constexpr (!appends) start_next_kernel();
   // Heads of a row side by side, as their keys are in memory.
@@ -403,6 +408,8 @@ template <class T, int lanes>
 void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
   if constexpr (sizeof(T) == 2)
     if (launch.is_dense) return enqueue<T, lanes, 1, Dense>(call, launch, p, append);
+  if constexpr (lanes == 16)
+    if (launch.warps > Roomy::warps) return enqueue<T, lanes, 1, Wide>(call, launch, p, append);
   if (p.group == 1 || launch.has_heads_apart) return enqueue<T, lanes, 1, Roomy>(call, launch, p, append);
   if (p.group % 4 == 0) return enqueue<T, lanes, 4, Roomy>(call, launch, p, append);
   enqueue<T, lanes, 3, Roomy>(call, launch, p, append);
@@ -424,7 +431,9 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, in
          keys > launch.blocks * keys_of_block)
     launch.blocks *= 2;
   launch.starts_early = has_clusters;
-  launch.warps = pairs * launch.blocks > 2 * multiprocessors ? max_warps / 2 : max_warps;
+  launch.warps = pairs * launch.blocks > 2 * multiprocessors ? Roomy::warps / 2 : Roomy::warps;
+  const int pieces = query.head_dim / (128 / query.dtype.bits);
+  if (launch.has_heads_apart && pieces > 8 && pieces <= 16 && keys > 64) launch.warps = Wide::warps;
   // Chosen by measurement (bench/LOG.md, 2026-11-27 and 28): fewer registers and keys on the way make a block slower,
   // which pays where blocks would have to wait for others.
   launch.is_dense = query.heads_q == query.heads_kv && query.dtype != sdk::float32 && pairs > 4 * multiprocessors;

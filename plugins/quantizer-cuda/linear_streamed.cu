@@ -7,7 +7,7 @@ namespace fvlm::plugins {
 namespace {
 
 // Smaller weights are read faster by threads (linear_mma.cu), whose first loads are back sooner.
-constexpr std::int64_t least_codes = 4 << 20;
+constexpr std::int64_t least_codes = 1 << 20;
 constexpr std::int64_t most_tokens = 4, most_tokens_of_wide_int4 = 8;
 constexpr std::int64_t most_cols = 16 << 10, most_normed_cols = 8 << 10; // of which a thread keeps its part
 // x is in shared memory as a whole, beside the ring of the weight: so many numbers, in rows of multiples of row_unit.
