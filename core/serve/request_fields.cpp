@@ -1,5 +1,7 @@
 #include "serve/request_fields.h"
 
+#include "data/tokenizer.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,6 +51,18 @@ Error wrong_field(const std::string& field, const std::string& what) {
 std::string shortened(const Json& value) {
   const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+std::vector<int64_t> tokens_of(const Json& list, const std::string& where, int64_t most) {
+  if (!list.is_array()) throw wrong_field(where, "expected a list of tokens, got " + shortened(list));
+  if (std::ssize(list) > most) throw wrong_field(where, fmt::format("a request has at most {} tokens", most));
+  std::vector<int64_t> tokens;
+  for (const Json& token : list) {
+    if (!token.is_number_integer() || token < 0 || token > std::numeric_limits<TokenId>::max())
+      throw wrong_field(where, "expected tokens, whole numbers from 0, got " + shortened(token));
+    tokens.push_back(token.get<int64_t>());
+  }
+  return tokens;
 }
 
 std::string RequestFields::place_of(const char* name) const {

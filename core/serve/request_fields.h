@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace fvlm::serve {
 
@@ -16,6 +17,9 @@ namespace fvlm::serve {
 Error wrong_field(const std::string& field, const std::string& what);
 // A value as a message shows it.
 std::string shortened(const nlohmann::json& value);
+
+// At most `most` tokens. Throws Error(usage) at `where`.
+std::vector<int64_t> tokens_of(const nlohmann::json& list, const std::string& where, int64_t most);
 
 // Of one object, which outlives it. A field that is null is not there. All throw Error(usage) at the field.
 class RequestFields {
