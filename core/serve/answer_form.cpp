@@ -19,16 +19,18 @@ const Ordered* member(const Ordered& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-grammar::Grammar of_response_format(const Ordered& format) {
+// `holds_schema`: the schema is beside the type, as in text.format, and not in an object of its own.
+grammar::Grammar of_format(const Ordered& format, const char* field, bool holds_schema) {
   const Ordered* const type = format.is_object() ? member(format, "type") : nullptr;
   if (type && *type == "json_object") return grammar::of_json_object();
   if (!type || *type != "json_schema")
-    throw refused("response_format", "expected an object whose type is text, json_object or json_schema");
-  const Ordered* const named = member(format, "json_schema");
-  const Ordered* const schema = named && named->is_object() ? member(*named, "schema") : nullptr;
+    throw refused(field, "expected an object whose type is text, json_object or json_schema");
+  const Ordered* const holder = holds_schema ? &format : member(format, "json_schema");
+  const Ordered* const schema = holder && holder->is_object() ? member(*holder, "schema") : nullptr;
   if (!schema)
-    throw refused("response_format",
-                  R"(expected {"type": "json_schema", "json_schema": {"name": "...", "schema": {}}})");
+    throw refused(field, holds_schema
+                             ? R"(expected {"type": "json_schema", "name": "...", "schema": {}})"
+                             : R"(expected {"type": "json_schema", "json_schema": {"name": "...", "schema": {}}})");
   return grammar::of_json_schema(*schema);
 }
 
@@ -52,13 +54,14 @@ grammar::Grammar of_structured_outputs(const Ordered& wanted) {
 
 } // namespace
 
-std::shared_ptr<const grammar::Grammar> answer_form_of(std::string_view body) {
+std::shared_ptr<const grammar::Grammar> answer_form_of(std::string_view body, ApiForm api) {
   const Ordered request = Ordered::parse(body);
+  const bool is_response = api == ApiForm::response;
+  const char* const format_field = is_response ? "text.format" : "response_format";
   std::shared_ptr<const grammar::Grammar> form;
-  const auto set = [&](const char* field, grammar::Grammar (*read)(const Ordered&)) {
-    const Ordered* const value = member(request, field);
+  const auto set = [&](const char* field, const Ordered* value, const auto& read) {
     if (!value || (value->is_object() && member(*value, "type") && value->at("type") == "text")) return;
-    if (form) throw refused(field, "it does not go with response_format");
+    if (form) throw refused(field, fmt::format("it does not go with {}", format_field));
     try {
       form = std::make_shared<const grammar::Grammar>(read(*value));
     } catch (const Error& error) {
@@ -66,8 +69,10 @@ std::shared_ptr<const grammar::Grammar> answer_form_of(std::string_view body) {
       throw refused(field, error.what()).advise(error.advice());
     }
   };
-  set("response_format", of_response_format);
-  set("structured_outputs", of_structured_outputs);
+  const Ordered* const holder = is_response ? member(request, "text") : &request;
+  set(format_field, holder ? member(*holder, is_response ? "format" : "response_format") : nullptr,
+      [&](const Ordered& format) { return of_format(format, format_field, is_response); });
+  set("structured_outputs", member(request, "structured_outputs"), of_structured_outputs);
   return form;
 }
 

@@ -20,28 +20,10 @@ Json json_of(const Usage& usage) {
           {"total_tokens", usage.prompt + usage.completion}};
 }
 
-Json json_of(const FrameAttention& shown) {
-  Json frames = Json::array();
-  for (size_t i = 0; i < shown.frames.size(); ++i)
-    frames.push_back(
-        {{"image", "data:image/jpeg;base64," + encode_base64(shown.frames[i])}, {"shares", shown.shares[i]}});
-  return {{"rows", shown.rows}, {"columns", shown.columns}, {"frames", std::move(frames)}};
-}
-
 Json json_of(const TokenLogprob& token) {
   Json bytes = Json::array();
   for (const char byte : token.token) bytes.push_back(static_cast<uint8_t>(byte));
   return {{"token", token.token}, {"logprob", token.logprob.value_or(0)}, {"bytes", std::move(bytes)}};
-}
-
-Json chat_logprobs(const std::vector<TokenLogprob>& tokens) {
-  Json content = Json::array();
-  for (const TokenLogprob& token : tokens) {
-    Json& one = content.emplace_back(json_of(token));
-    one["top_logprobs"] = Json::array();
-    for (const TokenLogprob& likely : token.top) one["top_logprobs"].push_back(json_of(likely));
-  }
-  return {{"content", std::move(content)}};
 }
 
 // Tokens are keys here, so one that is no text is spelled by its bytes, as OpenAI does.
@@ -73,27 +55,44 @@ Json completion_logprobs(const std::vector<TokenLogprob>& tokens) {
   return all;
 }
 
-// Generated text may end in the middle of a character.
-std::string dumped(const Json& document) {
-  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string event(const Json& document) {
   return "data: " + dumped(document) + "\n\n";
 }
 
 } // namespace
 
+std::string dumped(const Json& document) {
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json json_of(const FrameAttention& shown) {
+  Json frames = Json::array();
+  for (size_t i = 0; i < shown.frames.size(); ++i)
+    frames.push_back(
+        {{"image", "data:image/jpeg;base64," + encode_base64(shown.frames[i])}, {"shares", shown.shares[i]}});
+  return {{"rows", shown.rows}, {"columns", shown.columns}, {"frames", std::move(frames)}};
+}
+
+Json logprobs_json(const std::vector<TokenLogprob>& tokens) {
+  Json all = Json::array();
+  for (const TokenLogprob& token : tokens) {
+    Json& one = all.emplace_back(json_of(token));
+    one["top_logprobs"] = Json::array();
+    for (const TokenLogprob& likely : token.top) one["top_logprobs"].push_back(json_of(likely));
+  }
+  return all;
+}
+
 AnswerJson::AnswerJson(const ChatRequest& request, std::string id, int64_t created)
     : model_(request.model), id_(std::move(id)), created_(created), is_chat_(request.is_chat),
-      has_logprobs_(request.top_logprobs.has_value()) {
+      has_logprobs_(request.top_logprobs.has_value()), has_usage_(request.stream_usage) {
   Json shared = document("chat.completion.chunk", Json());
   shared.erase("choices");
   event_end_ = "," + dumped(shared).substr(1) + "\n\n";
 }
 
 Json AnswerJson::logprobs(const std::vector<TokenLogprob>& tokens) const {
-  return is_chat_ ? chat_logprobs(tokens) : completion_logprobs(tokens);
+  return is_chat_ ? Json{{"content", logprobs_json(tokens)}} : completion_logprobs(tokens);
 }
 
 Json AnswerJson::document(const char* chat_kind, Json choices) const {
@@ -104,7 +103,7 @@ Json AnswerJson::document(const char* chat_kind, Json choices) const {
           {"choices", std::move(choices)}};
 }
 
-std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usage& usage) const {
+std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usage& usage) {
   Json choices = Json::array();
   for (const AnswerText& answer : answers) {
     Json choice = {{"index", choices.size()}, {"finish_reason", answer.finish}};
@@ -121,7 +120,7 @@ std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usag
   return dumped(all);
 }
 
-std::string AnswerJson::attention(const FrameAttention& shown) const {
+std::string AnswerJson::attention(const FrameAttention& shown) {
   Json all = document("chat.completion.chunk", Json::array());
   all["attention"] = json_of(shown);
   return event(all);
@@ -133,7 +132,7 @@ void AnswerJson::keep_attention(const FrameAttention& shown) {
 
 // Written without a document, since every token of every answer is one.
 std::string AnswerJson::piece(int64_t answer, const std::string& text, bool first,
-                              const std::vector<TokenLogprob>& tokens) const {
+                              const std::vector<TokenLogprob>& tokens) {
   const std::string quoted = dumped(text);
   const std::string words =
       !is_chat_ ? fmt::format("\"text\":{}", quoted)
@@ -142,7 +141,7 @@ std::string AnswerJson::piece(int64_t answer, const std::string& text, bool firs
                      has_logprobs_ ? ",\"logprobs\":" + dumped(logprobs(tokens)) : "", event_end_);
 }
 
-std::string AnswerJson::last_piece(int64_t answer, const char* finish) const {
+std::string AnswerJson::last_piece(int64_t answer, const char* finish) {
   Json choice = {{"index", answer}, {"finish_reason", finish}};
   if (is_chat_)
     choice["delta"] = Json::object();
@@ -151,14 +150,31 @@ std::string AnswerJson::last_piece(int64_t answer, const char* finish) const {
   return event(document("chat.completion.chunk", Json::array({choice})));
 }
 
-std::string AnswerJson::usage(const Usage& usage) const {
+std::string AnswerJson::end(const Usage& usage) {
+  const std::string end = "data: [DONE]\n\n";
+  if (!has_usage_) return end;
   Json all = document("chat.completion.chunk", Json::array());
   all["usage"] = json_of(usage);
-  return event(all);
+  return event(all) + end;
 }
 
-std::string AnswerJson::end_of_stream() {
-  return "data: [DONE]\n\n";
+std::string AnswerJson::failure(const Error& error) {
+  return "data: " + error_json(error) + "\n\n";
+}
+
+int http_status_of(const Error& error) {
+  return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data ? 400
+         : error.kind() == ErrorKind::stopped                                ? 503
+                                                                             : 500;
+}
+
+std::string message_of(const Error& error) {
+  return error.advice().empty() ? error.what() : fmt::format("{}: {}", error.what(), error.advice());
+}
+
+std::string error_json(const Error& error) {
+  return error_json(message_of(error), http_status_of(error) == 400 ? "invalid_request_error" : "server_error",
+                    error.where());
 }
 
 std::string error_json(const std::string& message, const char* type, const std::string& parameter) {

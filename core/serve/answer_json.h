@@ -1,5 +1,6 @@
-// Answers as JSON, in the form of OpenAI's /v1/chat/completions and /v1/completions.
+// Answers as JSON, in the form of OpenAI's API; that of /v1/responses is in response_json.h.
 #pragma once
+#include "base/error.h"
 #include "serve/chat_request.h"
 
 #include <nlohmann/json.hpp>
@@ -36,31 +37,62 @@ struct FrameAttention {
   std::vector<std::vector<double>> shares; // of each frame: the attention to each cell, row by row
 };
 
-// The documents of one answered request.
-class AnswerJson {
+// The documents of one answered request: one of a whole answer, or the events of a stream in their order.
+class AnswerDocuments {
+ public:
+  virtual ~AnswerDocuments() = default;
+
+  virtual std::string whole(const std::vector<AnswerText>& answers, const Usage& usage) = 0;
+  // An extension of the documents, for requests that ask for it: a field of the whole, or an event, if it is not empty.
+  virtual void keep_attention(const FrameAttention& shown) = 0;
+  virtual std::string attention(const FrameAttention& shown) = 0;
+  // `first`: of this answer.
+  virtual std::string piece(int64_t answer, const std::string& text, bool first,
+                            const std::vector<TokenLogprob>& tokens) = 0;
+  virtual std::string last_piece(int64_t answer, const char* finish) = 0;
+  // The end of the stream: of all answers, or of one that failed behind its first event.
+  virtual std::string end(const Usage& usage) = 0;
+  virtual std::string failure(const Error& error) = 0;
+
+ protected:
+  AnswerDocuments() = default;
+  AnswerDocuments(const AnswerDocuments&) = default;
+  AnswerDocuments& operator=(const AnswerDocuments&) = default;
+};
+
+// In the form of /v1/chat/completions and /v1/completions.
+class AnswerJson final : public AnswerDocuments {
  public:
   AnswerJson(const ChatRequest& request, std::string id, int64_t created);
 
-  std::string whole(const std::vector<AnswerText>& answers, const Usage& usage) const;
-  // An extension of the documents, for requests that ask for it: an event of a stream, or a field of the whole.
-  std::string attention(const FrameAttention& shown) const;
-  void keep_attention(const FrameAttention& shown);
-  // Events of a stream. The first piece of a chat's answer says whose turn it is.
-  std::string piece(int64_t answer, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) const;
-  std::string last_piece(int64_t answer, const char* finish) const;
-  std::string usage(const Usage& usage) const;
-  static std::string end_of_stream();
+  std::string whole(const std::vector<AnswerText>& answers, const Usage& usage) override;
+  void keep_attention(const FrameAttention& shown) override;
+  std::string attention(const FrameAttention& shown) override;
+  // The first piece of a chat's answer says whose turn it is.
+  std::string piece(int64_t answer, const std::string& text, bool first,
+                    const std::vector<TokenLogprob>& tokens) override;
+  std::string last_piece(int64_t answer, const char* finish) override;
+  std::string end(const Usage& usage) override;
+  std::string failure(const Error& error) override;
 
  private:
   nlohmann::json document(const char* chat_kind, nlohmann::json choices) const;
   nlohmann::json logprobs(const std::vector<TokenLogprob>& tokens) const;
   std::string model_, id_;
   int64_t created_;
-  bool is_chat_, has_logprobs_;
+  bool is_chat_, has_logprobs_, has_usage_;
   std::string event_end_;    // of an event, behind its choices: the same in every one
   nlohmann::json attention_; // null: not asked for
 };
 
+// What the forms share. Generated text may end in the middle of a character, which is replaced.
+std::string dumped(const nlohmann::json& document);
+nlohmann::json json_of(const FrameAttention& shown);
+nlohmann::json logprobs_json(const std::vector<TokenLogprob>& tokens); // a list, but for continued texts
+
+int http_status_of(const Error& error);
+std::string message_of(const Error& error); // with its advice
+std::string error_json(const Error& error);
 // {"error": {"message", "type", "param"}}
 std::string error_json(const std::string& message, const char* type, const std::string& parameter = "");
 

@@ -4,6 +4,7 @@
 #include "base/task_thread.h"
 #include "base/terminal.h"
 #include "serve/chat_page.h"
+#include "serve/response_json.h"
 
 #include <fmt/format.h>
 
@@ -26,20 +27,25 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-int status_of(const Error& error) {
-  return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data ? 400
-         : error.kind() == ErrorKind::stopped                                ? 503
-                                                                             : 500;
-}
-
-std::string document_of(const Error& error) {
-  const std::string message =
-      error.advice().empty() ? error.what() : fmt::format("{}: {}", error.what(), error.advice());
-  return error_json(message, status_of(error) == 400 ? "invalid_request_error" : "server_error", error.where());
-}
-
 std::string only_model(const ApiSettings& settings) {
   return fmt::format("this server has the model '{}'", settings.model_name);
+}
+
+std::optional<ApiForm> form_of(const std::string& path) {
+  if (path == "/v1/chat/completions") return ApiForm::chat;
+  if (path == "/v1/completions") return ApiForm::completion;
+  if (path == "/v1/responses") return ApiForm::response;
+  return {};
+}
+
+std::vector<ChatRequest> prompts_of(const std::string& body, ApiForm form, const RequestLimits& limits) {
+  if (form == ApiForm::completion) return parse_completions(body, limits);
+  return {form == ApiForm::chat ? parse_chat(body, limits) : parse_response(body, limits)};
+}
+
+std::unique_ptr<AnswerDocuments> documents_for(const ChatRequest& request, ApiForm form, const std::string& id) {
+  if (form == ApiForm::response) return std::make_unique<ResponseJson>(request, id, seconds_now());
+  return std::make_unique<AnswerJson>(request, (form == ApiForm::chat ? "chatcmpl-" : "cmpl-") + id, seconds_now());
 }
 
 // Clients escape a name in a path ("my model" as my%20model). What is no escape stays as it is.
@@ -68,17 +74,18 @@ void fail(HttpResponse& response, const std::exception& error) {
 // Sends the answers to all prompts of one request, whole or as a stream of events. [any thread]
 class Conversation {
  public:
-  Conversation(const std::vector<ChatRequest>& prompts, AnswerJson json, std::shared_ptr<HttpResponse> response)
-      : json_(std::move(json)), response_(std::move(response)),
+  Conversation(const std::vector<ChatRequest>& prompts, std::unique_ptr<AnswerDocuments> documents,
+               std::shared_ptr<HttpResponse> response)
+      : documents_(std::move(documents)), response_(std::move(response)),
         answers_(prompts.size() * static_cast<size_t>(prompts.front().answers)), first_(answers_.size(), 1),
-        open_(prompts.size()), streams_(prompts.front().stream), streams_usage_(prompts.front().stream_usage) {}
+        open_(prompts.size()), streams_(prompts.front().stream) {}
 
   void show_attention(const FrameAttention& attention) {
     std::lock_guard lock(lock_);
     if (streams_)
-      write(json_.attention(attention));
+      write(documents_->attention(attention));
     else
-      json_.keep_attention(attention);
+      documents_->keep_attention(attention);
   }
   void add_token(int64_t answer, const TokenLogprob& token) {
     std::lock_guard lock(lock_);
@@ -97,7 +104,7 @@ class Conversation {
     text.finish = finish;
     if (!streams_) return;
     if (!text.tokens.empty()) write_piece(answer, "");
-    write(json_.last_piece(answer, finish));
+    write(documents_->last_piece(answer, finish));
   }
   void complete(const Usage& usage) {
     std::lock_guard lock(lock_);
@@ -105,8 +112,8 @@ class Conversation {
     usage_.completion += usage.completion;
     usage_.cached += usage.cached;
     if (--open_ > 0 || failed_) return;
-    if (!streams_) return response_->send(200, json_type, json_.whole(answers_, usage_));
-    write((streams_usage_ ? json_.usage(usage_) : "") + AnswerJson::end_of_stream());
+    if (!streams_) return response_->send(200, json_type, documents_->whole(answers_, usage_));
+    write(documents_->end(usage_));
     response_->end();
   }
   // Of the first prompt that fails; the answers to the others are dropped.
@@ -114,8 +121,8 @@ class Conversation {
     std::lock_guard lock(lock_);
     --open_;
     if (failed_.exchange(true)) return;
-    if (!begun_) return response_->send(status_of(error), json_type, document_of(error));
-    response_->write("data: " + document_of(error) + "\n\n");
+    if (!begun_) return response_->send(http_status_of(error), json_type, error_json(error));
+    response_->write(documents_->failure(error));
     response_->end();
   }
   bool is_abandoned() const { return failed_ || response_->is_abandoned(); }
@@ -123,22 +130,22 @@ class Conversation {
  private:
   void write_piece(int64_t answer, const std::string& piece) {
     const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
-    write(json_.piece(answer, piece, first, std::exchange(answers_[static_cast<size_t>(answer)].tokens, {})));
+    write(documents_->piece(answer, piece, first, std::exchange(answers_[static_cast<size_t>(answer)].tokens, {})));
   }
   void write(std::string event) {
-    if (failed_) return;
+    if (failed_ || event.empty()) return;
     if (!std::exchange(begun_, true)) response_->begin("text/event-stream; charset=utf-8");
     response_->write(std::move(event));
   }
 
-  AnswerJson json_;
+  std::unique_ptr<AnswerDocuments> documents_;
   std::shared_ptr<HttpResponse> response_;
   std::mutex lock_; // of what follows, since prompts may fail on several threads
   std::vector<AnswerText> answers_;
   std::vector<uint8_t> first_; // whether nothing of an answer was sent yet
   Usage usage_;
   size_t open_; // prompts whose answers have not ended
-  bool streams_, streams_usage_, begun_ = false;
+  bool streams_, begun_ = false;
   std::atomic<bool> failed_ = false;
 };
 
@@ -214,16 +221,18 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
                   "the header 'Authorization: Bearer TOKEN' with this server's token is missing or wrong",
                   "authentication_error");
   }
-  const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
-  if ((chat || completion) && posts) return answer(std::move(request.body), response, chat);
+  if (const auto form = form_of(path); form && posts) return answer(std::move(request.body), response, *form);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (unescaped(path) == "/v1/models/" + settings_.model_name && gets)
     return response->send(200, json_type, model().dump());
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
   if (path.starts_with("/v1/models/") && gets) return refuse(*response, 404, only_model(settings_), "not_found_error");
-  for (const char* known : {"/", "/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/metrics"})
-    if (path == known)
-      return refuse(*response, 405, fmt::format("{} takes {}", path, chat || completion ? "POST" : "GET"));
+  if (path.starts_with("/v1/responses/"))
+    return refuse(*response, 404, "this server keeps no responses; send the whole conversation as input of a new one",
+                  "not_found_error");
+  if (form_of(path)) return refuse(*response, 405, path + " takes POST");
+  for (const char* known : {"/", "/health", "/v1/models", "/metrics"})
+    if (path == known) return refuse(*response, 405, path + " takes GET");
   refuse(*response, 404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
 }
 
@@ -233,13 +242,13 @@ void ApiServer::warn_of_refused_page(const std::string& why) {
     log_warning("a request is refused: {}", strip_control_characters(why.substr(0, longest)));
 }
 
-void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
-  if (body.size() <= small_body) return parse(body, response, is_chat);
+void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, ApiForm form) {
+  if (body.size() <= small_body) return parse(body, response, form);
   ++unparsed_;
   (body.size() <= large_body ? parsers_->requests : parsers_->large_requests)
-      .give([this, body = std::move(body), response, is_chat] {
+      .give([this, body = std::move(body), response, form] {
         try {
-          if (!response->is_abandoned()) parse(body, response, is_chat);
+          if (!response->is_abandoned()) parse(body, response, form);
         } catch (const std::exception& error) { // out of memory, for example
           fail(*response, error);
         }
@@ -247,21 +256,17 @@ void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& re
       });
 }
 
-void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat) {
+void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, ApiForm form) {
   try {
-    std::vector<ChatRequest> prompts;
-    if (is_chat)
-      prompts.push_back(parse_chat(body, settings_.requests));
-    else
-      prompts = parse_completions(body, settings_.requests);
+    std::vector<ChatRequest> prompts = prompts_of(body, form, settings_.requests);
     const ChatRequest& first = prompts.front();
     if (!first.model.empty() && first.model != settings_.model_name)
       return response->send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
     if (first.attention && !settings_.has_attention)
       throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
     for (ChatRequest& prompt : prompts) prompt.model = settings_.model_name;
-    const std::string id = fmt::format("{}-{}-{}", is_chat ? "chatcmpl" : "cmpl", run_id_, requests_++);
-    const auto answers = std::make_shared<Conversation>(prompts, AnswerJson(first, id, seconds_now()), response);
+    const std::string id = fmt::format("{}-{}", run_id_, requests_++);
+    const auto answers = std::make_shared<Conversation>(prompts, documents_for(first, form, id), response);
     std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
     for (ChatRequest& prompt : prompts) {
       auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
@@ -272,7 +277,7 @@ void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpRespons
       refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
     }
   } catch (const Error& error) {
-    response->send(status_of(error), json_type, document_of(error));
+    response->send(http_status_of(error), json_type, error_json(error));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "http/http_server.h"
 #include "http/request_guard.h"
 #include "serve/answer_service.h"
+#include "serve/request_fields.h"
 
 #include <atomic>
 #include <optional>
@@ -40,8 +41,8 @@ class ApiServer {
   void route(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
   // A browser does not show why it may not ask. Once for each reason, and a few of them.
   void warn_of_refused_page(const std::string& why);
-  void answer(std::string body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
-  void parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, bool is_chat);
+  void answer(std::string body, const std::shared_ptr<HttpResponse>& response, ApiForm form);
+  void parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, ApiForm form);
   nlohmann::json model() const;
   std::string models() const;
   std::string metrics() const;

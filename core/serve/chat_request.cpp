@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <set>
+#include <utility>
 
 namespace fvlm::serve {
 namespace {
@@ -55,7 +57,9 @@ infer::StopRules stop_rules_of(const RequestFields& fields, const RequestLimits&
   return rules;
 }
 
-std::optional<int64_t> max_tokens_of(const RequestFields& fields, int64_t fewest, const RequestLimits& limits) {
+std::optional<int64_t> max_tokens_of(const RequestFields& fields, ApiForm form, int64_t fewest,
+                                     const RequestLimits& limits) {
+  if (form == ApiForm::response) return fields.integer("max_output_tokens", fewest, limits.most_tokens);
   const auto older = fields.integer("max_tokens", fewest, limits.most_tokens),
              newer = fields.integer("max_completion_tokens", fewest, limits.most_tokens);
   if (older && newer && *older != *newer)
@@ -64,22 +68,23 @@ std::optional<int64_t> max_tokens_of(const RequestFields& fields, int64_t fewest
   return newer ? newer : older;
 }
 
-void require_agreement(const ChatRequest& request) {
+void require_agreement(const ChatRequest& request, ApiForm form) {
   const auto& [ignore_eos, min_tokens, stop_token_ids] = request.stop_rules;
   if (request.max_tokens && min_tokens > *request.max_tokens)
-    throw wrong_field("min_tokens",
-                      fmt::format("expected at most max_tokens, which is {}, got {}", *request.max_tokens, min_tokens));
+    throw wrong_field("min_tokens", fmt::format("expected at most {}, which is {}, got {}",
+                                                form == ApiForm::response ? "max_output_tokens" : "max_tokens",
+                                                *request.max_tokens, min_tokens));
   if (request.form && (ignore_eos || min_tokens > 0))
     throw wrong_field(ignore_eos ? "ignore_eos" : "min_tokens",
-                      "an answer of a given form ends where the form does: it does not go with response_format or "
-                      "structured_outputs");
+                      "an answer of a given form ends where the form does: it does not go with response_format, "
+                      "text.format or structured_outputs");
 }
 
-// What both forms have.
-ChatRequest common(const RequestFields& fields, std::string_view body, const RequestLimits& limits, bool is_chat) {
+// What all forms have.
+ChatRequest common(const RequestFields& fields, std::string_view body, const RequestLimits& limits, ApiForm form) {
   ChatRequest request;
-  request.is_chat = is_chat;
-  request.echo = !is_chat && fields.flag("echo");
+  request.is_chat = form != ApiForm::completion;
+  request.echo = !request.is_chat && fields.flag("echo");
   request.model = fields.text("model");
   request.stream = fields.flag("stream");
   if (const Json* options = fields.find("stream_options")) {
@@ -89,7 +94,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   request.attention = fields.flag("attention");
   request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
   const int64_t fewest = request.echo ? 0 : 1;
-  request.max_tokens = max_tokens_of(fields, fewest, limits);
+  request.max_tokens = max_tokens_of(fields, form, fewest, limits);
   request.stops = stops_of(fields);
   request.stop_rules = stop_rules_of(fields, limits);
   request.sampling.temperature = fields.number("temperature", 1, 0, 100);
@@ -100,9 +105,10 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
-  refuse_unsupported(fields, is_chat);
-  if (fields.asks("response_format") || fields.asks("structured_outputs")) request.form = answer_form_of(body);
-  require_agreement(request);
+  refuse_unsupported(fields, form);
+  const char* const format = form == ApiForm::response ? "text" : "response_format";
+  if (fields.asks(format) || fields.asks("structured_outputs")) request.form = answer_form_of(body, form);
+  require_agreement(request, form);
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong_field(
         "best_of", fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
@@ -124,12 +130,75 @@ std::shared_ptr<const Json> template_variables_of(const RequestFields& fields) {
   return std::make_shared<const Json>(variables);
 }
 
+// What `include` and top_logprobs of /v1/responses ask for. The other names are of what no answer here has.
+std::optional<int64_t> response_logprobs(const RequestFields& fields) {
+  constexpr std::string_view logprobs = "message.output_text.logprobs";
+  const std::set<std::string_view> others = {"file_search_call.results",
+                                             "web_search_call.results",
+                                             "web_search_call.action.sources",
+                                             "message.input_image.image_url",
+                                             "computer_call_output.output.image_url",
+                                             "code_interpreter_call.outputs",
+                                             "reasoning.encrypted_content"};
+  const Json* include = fields.find("include");
+  if (include && !include->is_array())
+    throw wrong_field("include", "expected a list of texts, got " + shortened(*include));
+  bool has_logprobs = false;
+  for (const Json& one : include ? *include : Json::array()) {
+    const std::string name = one.is_string() ? one.get<std::string>() : "";
+    has_logprobs |= name == logprobs;
+    if (name != logprobs && !others.contains(name))
+      throw wrong_field("include",
+                        fmt::format("expected {} or another of OpenAI's names, got {}", logprobs, shortened(one)));
+  }
+  const auto top = fields.integer("top_logprobs", 0, 20);
+  if (has_logprobs) return top.value_or(0);
+  if (top.value_or(0) > 0)
+    throw wrong_field("top_logprobs", fmt::format("it goes with \"include\": [\"{}\"]", logprobs));
+  return {};
+}
+
+Json metadata_of(const RequestFields& fields) {
+  constexpr size_t most = 16, most_bytes = 16 << 10;
+  const Json* metadata = fields.find("metadata");
+  if (!metadata) return Json::object();
+  if (!metadata->is_object() || metadata->size() > most || metadata->dump().size() > most_bytes ||
+      !std::ranges::all_of(*metadata, [](const Json& value) { return value.is_string(); }))
+    throw wrong_field("metadata", fmt::format("expected an object of at most {} texts, {} bytes together, got {}", most,
+                                              most_bytes, shortened(*metadata)));
+  return *metadata;
+}
+
+// Nothing is kept, whatever `store` says; without it OpenAI's clients mean true, as it is there.
+std::shared_ptr<const Json> response_fields_of(const RequestFields& fields, const ChatRequest& request,
+                                               Contents& contents) {
+  const Json *text = fields.find("text"), *choice = fields.find("tool_choice");
+  const Json* format = text ? RequestFields(*text).find("format") : nullptr;
+  if (format) (void)contents.text(format->dump(), "text.format", false); // which counts it
+  (void)fields.flag("store");
+  const Json all = {{"background", false},
+                    {"instructions", request.system ? Json(*request.system) : Json()},
+                    {"max_output_tokens", request.max_tokens ? Json(*request.max_tokens) : Json()},
+                    {"metadata", metadata_of(fields)},
+                    {"parallel_tool_calls", !fields.find("parallel_tool_calls") || fields.flag("parallel_tool_calls")},
+                    {"previous_response_id", nullptr},
+                    {"store", false},
+                    {"temperature", request.sampling.temperature},
+                    {"text", {{"format", format ? *format : Json{{"type", "text"}}}}},
+                    {"tool_choice", choice ? *choice : Json("auto")},
+                    {"tools", Json::array()},
+                    {"top_logprobs", request.top_logprobs.value_or(0)},
+                    {"top_p", request.sampling.top_p},
+                    {"truncation", "disabled"}};
+  return std::make_shared<const Json>(all);
+}
+
 } // namespace
 
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const RequestFields fields(document);
-  ChatRequest request = common(fields, body, limits, true);
+  ChatRequest request = common(fields, body, limits, ApiForm::chat);
   const auto top = fields.integer("top_logprobs", 0, 20);
   if (fields.flag("logprobs"))
     request.top_logprobs = top.value_or(0);
@@ -141,11 +210,35 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   return request;
 }
 
+ChatRequest parse_response(std::string_view body, const RequestLimits& limits) {
+  const Json document = object_of(body);
+  const RequestFields fields(document);
+  if (const Json* text = fields.find("text"); text && !text->is_object())
+    throw wrong_field("text", "expected an object with a format, got " + shortened(*text));
+  ChatRequest request = common(fields, body, limits, ApiForm::response);
+  if (request.answers != 1) throw wrong_field("n", "a response has one answer");
+  if (const std::string truncation = fields.text("truncation"); !truncation.empty() && truncation != "disabled")
+    throw wrong_field("truncation", "expected disabled, since this server leaves out nothing of a conversation");
+  request.top_logprobs = response_logprobs(fields);
+  request.template_variables = template_variables_of(fields);
+  Contents contents(request, limits);
+  if (fields.find("instructions")) request.system = contents.text(fields.text("instructions"), "instructions", false);
+  request.response_fields = response_fields_of(fields, request, contents);
+  const Json* input = fields.find("input");
+  if (!input || !(input->is_string() || input->is_array()))
+    throw wrong_field("input", "expected a text or a list of messages, got " + (input ? shortened(*input) : "nothing"));
+  if (input->is_string())
+    request.turns.push_back({"user", contents.text(input->get<std::string>(), "input", true)});
+  else
+    contents.add_items(*input, "input");
+  return request;
+}
+
 std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits) {
   constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
   const Json document = object_of(body);
   const RequestFields fields(document);
-  ChatRequest request = common(fields, body, limits, false);
+  ChatRequest request = common(fields, body, limits, ApiForm::completion);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
   const Json* prompt = fields.find("prompt");
   if (!prompt) throw wrong_field("prompt", expected);

@@ -1,4 +1,4 @@
-// Requests in the form of OpenAI's /v1/chat/completions and /v1/completions.
+// Requests in the form of OpenAI's /v1/chat/completions, /v1/completions and /v1/responses.
 #pragma once
 #include "data/own_template.h"
 #include "data/tile_grid.h"
@@ -67,11 +67,13 @@ struct ChatRequest {
   bool stream = false, stream_usage = false;
   std::optional<int64_t> top_logprobs; // of so many likeliest tokens besides the chosen one; nothing: none at all
   bool attention = false;              // an extension: show where the model looks in the frames
+  std::shared_ptr<const nlohmann::json> response_fields = {}; // of /v1/responses: what its answer says of the request
 };
 
 // Throw Error(usage) for what is not valid or not supported, at the field's name. Images and frames of videos are data
 // URLs; nothing is fetched from a network or read from a file.
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits);
+ChatRequest parse_response(std::string_view body, const RequestLimits& limits);
 // One for each prompt.
 std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits);
 

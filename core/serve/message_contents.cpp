@@ -61,6 +61,16 @@ void Contents::add_messages(const Json& messages, const std::string& where) {
     throw wrong_field(where, "the last message has to be the user's");
 }
 
+void Contents::add_items(const Json& items, const std::string& where) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", where, i);
+    const std::string type = items[i].is_object() ? RequestFields(items[i], place).text("type") : "";
+    if (!type.empty() && type != "message")
+      throw wrong_field(place, "items are of type message, not " + shortened(type));
+  }
+  add_messages(items, where);
+}
+
 // A first message of the system replaces the model's usual one. Others are turns, as a template gets them in
 // transformers.
 void Contents::add_message(const Json& json, bool is_first, const std::string& where) {

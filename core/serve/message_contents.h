@@ -19,6 +19,8 @@ class Contents {
   // Messages, which become the request's turns, and the first one of the system its system text unless it has one.
   // `where`: the field that has them.
   void add_messages(const nlohmann::json& messages, const std::string& where);
+  // The same of /v1/responses, whose items may be other than messages, which are refused.
+  void add_items(const nlohmann::json& items, const std::string& where);
   // A user's own words never become marks of images. Elsewhere marks have no meaning, and an answer may hold them.
   std::string text(std::string text, const std::string& where, bool is_users);
   std::vector<TokenId> tokens(const nlohmann::json& list, const std::string& where);

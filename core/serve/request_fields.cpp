@@ -116,22 +116,34 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
   for (const std::string name : names)
     if (asks(name.c_str())) {
       Error error = wrong_field(place_of(name.c_str()), "this server does not support it");
-      if (name.starts_with("tool")) error.advise("response_format makes an answer fit a JSON schema");
+      if (name.starts_with("tool"))
+        error.advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
+      if (name == "previous_response_id" || name == "conversation" || name == "background")
+        error.advise("nothing is kept between two requests; send the whole conversation as input");
       if (name.starts_with("guided_")) error.advise("structured_outputs takes json and choice");
       throw error;
     }
 }
 
-void refuse_unsupported(const RequestFields& fields, bool is_chat) {
+void refuse_unsupported(const RequestFields& fields, ApiForm form) {
   fields.refuse({"tools", "tool_choice", "functions", "function_call", "logit_bias", "suffix", "bad_words",
                  "modalities", "audio"});
   // vLLM's and SGLang's
   fields.refuse({"guided_json", "guided_choice", "guided_regex", "guided_grammar", "regex", "ebnf", "allowed_token_ids",
                  "use_beam_search", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",
                  "include_stop_str_in_output", "skip_special_tokens"});
-  if (is_chat)
+  if (form != ApiForm::completion)
     fields.refuse({"echo", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
                    "mm_processor_kwargs"});
+  if (form != ApiForm::response) return;
+  fields.refuse({"previous_response_id", "conversation", "background", "prompt", "context_management", "moderation"});
+  for (const auto& [name, own] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"messages", "input"},
+           {"max_tokens", "max_output_tokens"},
+           {"max_completion_tokens", "max_output_tokens"},
+           {"response_format", "text.format"},
+           {"logprobs", "message.output_text.logprobs in include"}})
+    if (fields.asks(name)) throw wrong_field(name, fmt::format("in /v1/responses it is {}", own));
 }
 
 } // namespace fvlm::serve

@@ -13,6 +13,9 @@
 
 namespace fvlm::serve {
 
+// OpenAI's /v1/chat/completions, /v1/completions and /v1/responses.
+enum class ApiForm { chat, completion, response };
+
 // A usage error at a field.
 Error wrong_field(const std::string& field, const std::string& what);
 // A value as a message shows it.
@@ -46,6 +49,6 @@ class RequestFields {
 };
 
 // Refuses fields of a request that would change an answer and are not there. Others are ignored.
-void refuse_unsupported(const RequestFields& fields, bool is_chat);
+void refuse_unsupported(const RequestFields& fields, ApiForm form);
 
 } // namespace fvlm::serve

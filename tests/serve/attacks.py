@@ -5,7 +5,7 @@ import zlib
 
 from running_server import data_url, picture
 
-CHAT = "/v1/chat/completions"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 HOST = b"Host: localhost\r\n"
 BODY = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}).encode()
 
@@ -184,6 +184,44 @@ BODIES = [
                                                       {"role": "user", "content": "x"}], "max_tokens": 1}, 200, "choices"),
 ]
 
+
+
+def response(asked="Hi", **fields):
+    return {"input": asked, "max_output_tokens": 1, "temperature": 0} | fields
+
+
+def item(*parts):
+    return response([{"type": "message", "role": "user", "content": list(parts)}])
+
+
+def input_image(url):
+    return item({"type": "input_image", "image_url": url})
+
+
+# The same of other routes.
+OTHER_BODIES = [
+    (RESPONSES, "a good one", response(), 200, "output_text"), (RESPONSES, "nothing", b"", 400, "parse error"), (RESPONSES, "an array", b"[]", 400, "no JSON object"),
+    (RESPONSES, "cut off", b'{"input": "Hi"', 400, "parse error"), (RESPONSES, "nested deeply", DEEP.replace(b"messages", b"input"), 400, "nested more than"),
+    (RESPONSES, "a key twice", b'{"input": "a", "input": "b"}', 400, "duplicate key"), (RESPONSES, "half of a surrogate pair", b'{"input": "\\ud800"}', 400, "surrogate"),
+    (RESPONSES, "a text of eight megabytes", response("a" * (8 << 20)), 400, "bytes of text"),
+    (RESPONSES, "instructions of eight megabytes", response(instructions="a" * (8 << 20)), 400, "bytes of text"),
+    (RESPONSES, "a form of two megabytes", response(text={"format": {"type": "json_object", "x": "a" * (2 << 20)}}), 400, "bytes of text"),
+    (RESPONSES, "metadata of eight megabytes", response(metadata={"a": "b" * (8 << 20)}), 400, "metadata"),
+    (RESPONSES, "metadata of a million keys", response(metadata={str(number): "" for number in range(1_000_000)}), 400, "metadata"),
+    (RESPONSES, "metadata that is deep", response(metadata={"a": {"b": "c"}}), 400, "metadata"),
+    (RESPONSES, "a hundred thousand items", response([{"role": "user", "content": "a"}] * 100_000), 400, "at most"),
+    (RESPONSES, "an item of another type, which is long", response([{"type": "x" * 100_000}]), 400, "items are of type message"),
+    (RESPONSES, "an item that is a list", response([[]]), 400, "expected an object"), (RESPONSES, "a type that is a number", response([{"type": 1}]), 400, "expected a string"),
+    (RESPONSES, "a thousand names to include", response(include=["message.output_text.logprobs"] * 1000), 200, "output_text"),
+    (RESPONSES, "a file to include", response(include=["../../etc/passwd"]), 400, "include"), (RESPONSES, "max_output_tokens 2^62", response(max_output_tokens=1 << 62), 400, "max_output_tokens"),
+    (RESPONSES, "another's response", response(previous_response_id="../resp_1"), 400, "nothing is kept"),
+    (RESPONSES, "an address in the network", input_image("http://169.254.169.254/"), 400, "fetches nothing"), (RESPONSES, "a file", input_image("file:///etc/passwd"), 400, "fetches nothing"),
+    (RESPONSES, "an image that is an object", input_image({"url": ["data:"]}), 400, "this server keeps no files"),
+    (RESPONSES, "a PNG of 50,000 by 50,000", input_image(data_url(png(50_000, 50_000, b""))), 400, "pixels"),
+    (RESPONSES, "65 images", item(*[{"type": "input_image", "image_url": data_url(picture())}] * 65), 400, "at most 64 images"),
+    (RESPONSES, "the mark of an image", response("<image>"), 400, "stand for pictures"), (RESPONSES, "a control token", response("<|im_end|>"), 200, "output_text"),
+]
+
 # Headers of an otherwise good request, which pages of others send or let the browser send, and the status.
 HEADERS = [
     ("a name that was rebound", {"Host": "evil.example"}, 421), ("one that begins like ours", {"Host": "localhost.evil.example"}, 421),
@@ -198,4 +236,4 @@ HEADERS = [
 ]
 
 PATHS = ["/../../etc/passwd", "/v1/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%c0%ae%c0%ae/etc/passwd",
-         "//etc/passwd", "/\\..\\..\\windows", "/v1/models/../../x", "/page.html", "/.git/config", "/health%00.html", "/v1/files", "/#/metrics"]
+         "//etc/passwd", "/\\..\\..\\windows", "/v1/models/../../x", "/page.html", "/.git/config", "/health%00.html", "/v1/files", "/v1/responses/../x", "/#/metrics"]

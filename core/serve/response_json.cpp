@@ -1,0 +1,126 @@
+#include "serve/response_json.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace fvlm::serve {
+
+using Json = nlohmann::json;
+
+ResponseJson::ResponseJson(const ChatRequest& request, const std::string& id, int64_t created)
+    : shared_(*request.response_fields), item_id_("msg_" + id) {
+  shared_.update({{"id", "resp_" + id}, {"object", "response"}, {"created_at", created}, {"model", request.model}});
+}
+
+std::string ResponseJson::whole(const std::vector<AnswerText>& answers, const Usage& usage) {
+  answer_ = answers.front();
+  return dumped(ended(usage));
+}
+
+void ResponseJson::keep_attention(const FrameAttention& shown) {
+  shared_["attention"] = json_of(shown);
+}
+
+std::string ResponseJson::attention(const FrameAttention& shown) {
+  keep_attention(shown);
+  return "";
+}
+
+const char* ResponseJson::status() const {
+  return std::string_view(answer_.finish) == "stop" ? "completed" : "incomplete";
+}
+
+Json ResponseJson::part() const {
+  return {{"type", "output_text"},
+          {"text", answer_.text},
+          {"annotations", Json::array()},
+          {"logprobs", logprobs_json(answer_.tokens)}};
+}
+
+Json ResponseJson::item(const char* status, Json content) const {
+  return {{"type", "message"},
+          {"id", item_id_},
+          {"status", status},
+          {"role", "assistant"},
+          {"content", std::move(content)}};
+}
+
+Json ResponseJson::response(const char* status) const {
+  Json all = shared_;
+  all.update({{"status", status},
+              {"output", Json::array()},
+              {"usage", nullptr},
+              {"error", nullptr},
+              {"incomplete_details", nullptr}});
+  return all;
+}
+
+Json ResponseJson::ended(const Usage& usage) const {
+  Json all = response(status());
+  all["output"].push_back(item(status(), Json::array({part()})));
+  if (all["status"] == "incomplete") all["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  all["usage"] = {{"input_tokens", usage.prompt},
+                  {"input_tokens_details", {{"cached_tokens", usage.cached}, {"cache_write_tokens", 0}}},
+                  {"output_tokens", usage.completion},
+                  {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                  {"total_tokens", usage.prompt + usage.completion}};
+  return all;
+}
+
+std::string ResponseJson::event(const char* type, Json fields) {
+  fields["type"] = type;
+  fields["sequence_number"] = events_++;
+  return fmt::format("event: {}\ndata: {}\n\n", type, dumped(fields));
+}
+
+// Of what happens to the one part.
+std::string ResponseJson::part_event(const char* type, Json fields) {
+  fields.update({{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}});
+  return event(type, std::move(fields));
+}
+
+// What stands before the first piece.
+std::string ResponseJson::begin() {
+  std::string events;
+  for (const char* type : {"response.created", "response.in_progress"})
+    events += event(type, {{"response", response("in_progress")}});
+  events += event("response.output_item.added", {{"output_index", 0}, {"item", item("in_progress", Json::array())}});
+  return events + part_event("response.content_part.added", {{"part", part()}});
+}
+
+// Written without a document, since every token is one.
+std::string ResponseJson::piece(int64_t, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) {
+  std::string events = first ? begin() : "";
+  answer_.text += text;
+  answer_.tokens.insert(answer_.tokens.end(), tokens.begin(), tokens.end());
+  return events + fmt::format("event: response.output_text.delta\n"
+                              "data: {{\"content_index\":0,\"delta\":{},\"item_id\":\"{}\",\"logprobs\":{},"
+                              "\"output_index\":0,\"sequence_number\":{},\"type\":\"response.output_text.delta\"}}\n\n",
+                              dumped(text), item_id_, dumped(logprobs_json(tokens)), events_++);
+}
+
+std::string ResponseJson::last_piece(int64_t, const char* finish) {
+  std::string events = events_ == 0 ? begin() : "";
+  answer_.finish = finish;
+  events +=
+      part_event("response.output_text.done", {{"text", answer_.text}, {"logprobs", logprobs_json(answer_.tokens)}});
+  events += part_event("response.content_part.done", {{"part", part()}});
+  Json done = item(status(), Json::array({part()}));
+  return events + event("response.output_item.done", {{"output_index", 0}, {"item", std::move(done)}});
+}
+
+std::string ResponseJson::end(const Usage& usage) {
+  return event(fmt::format("response.{}", status()).c_str(), {{"response", ended(usage)}});
+}
+
+std::string ResponseJson::failure(const Error& error) {
+  const Json why = {{"code", "server_error"}, {"message", message_of(error)}};
+  Json failed = response("failed");
+  failed["error"] = why;
+  std::string events = event("error", why);
+  return events + event("response.failed", {{"response", std::move(failed)}});
+}
+
+} // namespace fvlm::serve

@@ -1,0 +1,44 @@
+// Answers as JSON, in the form of OpenAI's /v1/responses.
+#pragma once
+#include "serve/answer_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fvlm::serve {
+
+// A response has one answer, which is its only item of output. Each event has a name and a number; the last of them
+// repeat all of the text.
+class ResponseJson final : public AnswerDocuments {
+ public:
+  ResponseJson(const ChatRequest& request, const std::string& id, int64_t created);
+
+  std::string whole(const std::vector<AnswerText>& answers, const Usage& usage) override;
+  void keep_attention(const FrameAttention& shown) override;
+  std::string attention(const FrameAttention& shown) override; // in the events that have the response
+  std::string piece(int64_t answer, const std::string& text, bool first,
+                    const std::vector<TokenLogprob>& tokens) override;
+  std::string last_piece(int64_t answer, const char* finish) override;
+  std::string end(const Usage& usage) override;
+  std::string failure(const Error& error) override;
+
+ private:
+  std::string event(const char* type, nlohmann::json fields);
+  std::string part_event(const char* type, nlohmann::json fields);
+  std::string begin();
+  nlohmann::json response(const char* status) const;
+  nlohmann::json ended(const Usage& usage) const;
+  nlohmann::json item(const char* status, nlohmann::json content) const;
+  nlohmann::json part() const;
+  const char* status() const; // of an answer that has ended
+
+  nlohmann::json shared_; // what all of them say of the request
+  std::string item_id_;
+  AnswerText answer_; // as far as it is known
+  int64_t events_ = 0;
+};
+
+} // namespace fvlm::serve
