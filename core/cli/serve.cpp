@@ -123,9 +123,10 @@ int serve_model(Arguments arguments) {
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);
-  serve::ApiServer api(service,
+  serve::ApiServer api(service, model.prompts,
                        {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
-                        preparation.has_own_videos() && video_frames > 0},
+                        preparation.has_own_videos() && video_frames > 0,
+                        model.generator.config().decoder.max_position_embeddings},
                        std::move(guard));
   handler = &api;
   server.listen();

@@ -18,7 +18,7 @@
 namespace fvlm::serve {
 namespace {
 
-constexpr const char* json_type = "application/json";
+constexpr const char *json_type = "application/json", *tokenize_path = "/tokenize", *detokenize_path = "/detokenize";
 // A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody
 // a token.
 constexpr size_t small_body = size_t{16} << 10, large_body = size_t{1} << 20;
@@ -173,8 +173,9 @@ HttpRefusal json_refusal(int status, const std::string& why) {
   return {json_type, error_json(why, status < 500 ? "invalid_request_error" : "server_error")};
 }
 
-ApiServer::ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard)
-    : service_(service), settings_(std::move(settings)), guard_(std::move(guard)), started_(seconds_now()) {
+ApiServer::ApiServer(AnswerService& service, const PromptWriter& prompts, ApiSettings settings, RequestGuard guard)
+    : service_(service), prompts_(prompts), settings_(std::move(settings)), guard_(std::move(guard)),
+      started_(seconds_now()) {
   std::random_device device;
   run_id_ = fmt::format("{:08x}", device());
 }
@@ -209,7 +210,7 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
     warn_of_refused_page(refusal->why);
     return refuse(*response, refusal->status, refusal->why);
   }
-  if (path == "/health" && gets) return response->send(200, json_type, "{\"status\":\"ok\"}");
+  if ((path == "/health" || path == "/ping") && gets) return response->send(200, json_type, "{\"status\":\"ok\"}");
   if (path == "/" && gets) { // it asks for the token itself
     response->add_header("Content-Security-Policy", chat_page().policy);
     response->add_header("X-Frame-Options", "DENY");
@@ -221,17 +222,19 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
                   "the header 'Authorization: Bearer TOKEN' with this server's token is missing or wrong",
                   "authentication_error");
   }
-  if (const auto form = form_of(path); form && posts) return answer(std::move(request.body), response, *form);
+  const bool takes_posts = form_of(path) || path == tokenize_path || path == detokenize_path;
+  if (takes_posts && posts) return post(std::move(request), response);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (unescaped(path) == "/v1/models/" + settings_.model_name && gets)
     return response->send(200, json_type, model().dump());
+  if (path == "/version" && gets) return response->send(200, json_type, dumped({{"version", FVLM_VERSION}}));
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
   if (path.starts_with("/v1/models/") && gets) return refuse(*response, 404, only_model(settings_), "not_found_error");
   if (path.starts_with("/v1/responses/"))
     return refuse(*response, 404, "this server keeps no responses; send the whole conversation as input of a new one",
                   "not_found_error");
-  if (form_of(path)) return refuse(*response, 405, path + " takes POST");
-  for (const char* known : {"/", "/health", "/v1/models", "/metrics"})
+  if (takes_posts) return refuse(*response, 405, path + " takes POST");
+  for (const char* known : {"/", "/health", "/ping", "/version", "/v1/models", "/metrics"})
     if (path == known) return refuse(*response, 405, path + " takes GET");
   refuse(*response, 404, "there is no such path; see /v1/models and /v1/chat/completions", "not_found_error");
 }
@@ -242,13 +245,14 @@ void ApiServer::warn_of_refused_page(const std::string& why) {
     log_warning("a request is refused: {}", strip_control_characters(why.substr(0, longest)));
 }
 
-void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& response, ApiForm form) {
-  if (body.size() <= small_body) return parse(body, response, form);
+void ApiServer::post(HttpRequest request, const std::shared_ptr<HttpResponse>& response) {
+  const size_t size = request.body.size();
+  if (size <= small_body && form_of(request.path)) return read(request, response);
   ++unparsed_;
-  (body.size() <= large_body ? parsers_->requests : parsers_->large_requests)
-      .give([this, body = std::move(body), response, form] {
+  (size <= large_body ? parsers_->requests : parsers_->large_requests)
+      .give([this, request = std::move(request), response] {
         try {
-          if (!response->is_abandoned()) parse(body, response, form);
+          if (!response->is_abandoned()) read(request, response);
         } catch (const std::exception& error) { // out of memory, for example
           fail(*response, error);
         }
@@ -256,28 +260,54 @@ void ApiServer::answer(std::string body, const std::shared_ptr<HttpResponse>& re
       });
 }
 
-void ApiServer::parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, ApiForm form) {
+void ApiServer::read(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response) {
   try {
-    std::vector<ChatRequest> prompts = prompts_of(body, form, settings_.requests);
-    const ChatRequest& first = prompts.front();
-    if (!first.model.empty() && first.model != settings_.model_name)
-      return response->send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
-    if (first.attention && !settings_.has_attention)
-      throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
-    for (ChatRequest& prompt : prompts) prompt.model = settings_.model_name;
-    const std::string id = fmt::format("{}-{}", run_id_, requests_++);
-    const auto answers = std::make_shared<Conversation>(prompts, documents_for(first, form, id), response);
-    std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
-    for (ChatRequest& prompt : prompts) {
-      auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
-      submitted.emplace_back(std::move(prompt), std::move(listener));
-    }
-    if (!service_.submit(std::move(submitted))) {
-      response->add_header("Retry-After", "1");
-      refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
-    }
+    if (const auto form = form_of(request.path))
+      answer(prompts_of(request.body, *form, settings_.requests), *form, response);
+    else if (request.path == tokenize_path)
+      tokenize(parse_tokenize(request.body, settings_.requests), *response);
+    else
+      detokenize(parse_detokenize(request.body, settings_.requests), *response);
   } catch (const Error& error) {
     response->send(http_status_of(error), json_type, error_json(error));
+  }
+}
+
+// Sends why not where the server has another model.
+bool ApiServer::has_model(const std::string& name, HttpResponse& response) const {
+  if (name.empty() || name == settings_.model_name) return true;
+  response.send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
+  return false;
+}
+
+void ApiServer::tokenize(const ChatRequest& request, HttpResponse& response) const {
+  if (!has_model(request.model, response)) return;
+  const std::vector<int64_t> tokens = prompts_.write(request).sample.texts.at(0).tokens;
+  response.send(200, json_type,
+                dumped({{"count", tokens.size()}, {"max_model_len", settings_.positions}, {"tokens", tokens}}));
+}
+
+void ApiServer::detokenize(const ChatRequest& request, HttpResponse& response) const {
+  if (!has_model(request.model, response)) return;
+  response.send(200, json_type, dumped({{"prompt", prompts_.text_of(request.tokens, "tokens")}}));
+}
+
+void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response) {
+  const ChatRequest& first = prompts.front();
+  if (!has_model(first.model, *response)) return;
+  if (first.attention && !settings_.has_attention)
+    throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
+  for (ChatRequest& prompt : prompts) prompt.model = settings_.model_name;
+  const std::string id = fmt::format("{}-{}", run_id_, requests_++);
+  const auto answers = std::make_shared<Conversation>(prompts, documents_for(first, form, id), response);
+  std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
+  for (ChatRequest& prompt : prompts) {
+    auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
+    submitted.emplace_back(std::move(prompt), std::move(listener));
+  }
+  if (!service_.submit(std::move(submitted))) {
+    response->add_header("Retry-After", "1");
+    refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
   }
 }
 

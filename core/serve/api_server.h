@@ -1,4 +1,4 @@
-// ApiServer: the routes of `fvlm-engine serve`, OpenAI's API in front of an AnswerService.
+// ApiServer: the routes of `fvlm-engine serve`, OpenAI's API and a little of vLLM's in front of an AnswerService.
 #pragma once
 #include "data/stream/thread_pool.h"
 #include "http/http_server.h"
@@ -22,6 +22,7 @@ struct ApiSettings {
   bool has_attention = false; // whether the model can show where it looks
   int64_t video_frames = 64;  // that clients should take of a video at most; 0: the model reads none
   bool video_is_part = false; // of type video, in place of an image_url for each frame
+  int64_t positions = 0;      // of the decoder: tokens of a prompt and its answer
 };
 
 // In the form of OpenAI's errors.
@@ -29,8 +30,8 @@ HttpRefusal json_refusal(int status, const std::string& why);
 
 class ApiServer {
  public:
-  // The service must outlive it.
-  ApiServer(AnswerService& service, ApiSettings settings, RequestGuard guard);
+  // Both must outlive it.
+  ApiServer(AnswerService& service, const PromptWriter& prompts, ApiSettings settings, RequestGuard guard);
 
   // As an HttpHandler. Requests with pictures are parsed on other threads.
   void handle(HttpRequest request, std::shared_ptr<HttpResponse> response);
@@ -41,13 +42,18 @@ class ApiServer {
   void route(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
   // A browser does not show why it may not ask. Once for each reason, and a few of them.
   void warn_of_refused_page(const std::string& why);
-  void answer(std::string body, const std::shared_ptr<HttpResponse>& response, ApiForm form);
-  void parse(const std::string& body, const std::shared_ptr<HttpResponse>& response, ApiForm form);
+  void post(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
+  void read(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response);
+  void answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response);
+  void tokenize(const ChatRequest& request, HttpResponse& response) const;
+  void detokenize(const ChatRequest& request, HttpResponse& response) const;
+  bool has_model(const std::string& name, HttpResponse& response) const;
   nlohmann::json model() const;
   std::string models() const;
   std::string metrics() const;
 
   AnswerService& service_;
+  const PromptWriter& prompts_;
   ApiSettings settings_;
   RequestGuard guard_;
   std::atomic<uint64_t> requests_{0};

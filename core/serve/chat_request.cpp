@@ -234,6 +234,40 @@ ChatRequest parse_response(std::string_view body, const RequestLimits& limits) {
   return request;
 }
 
+ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits) {
+  const Json document = object_of(body);
+  const RequestFields fields(document);
+  fields.refuse({"tools", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
+                 "mm_processor_kwargs", "return_token_strs"});
+  const Json* messages = fields.find("messages");
+  if (!messages == !fields.find("prompt")) throw wrong_field("prompt", "expected either a prompt or messages");
+  ChatRequest request;
+  request.model = fields.text("model");
+  request.is_chat = messages;
+  const bool adds_tokens = fields.flag("add_special_tokens");
+  Contents contents(request, limits);
+  if (!messages) {
+    request.turns.push_back({"user", contents.text(fields.text("prompt"), "prompt", true)});
+    return request;
+  }
+  if (adds_tokens) throw wrong_field("add_special_tokens", "it goes with a prompt; a chat template has its own tokens");
+  request.template_variables = template_variables_of(fields);
+  contents.add_messages(*messages, "messages");
+  if (!request.images.empty())
+    throw wrong_field("messages", "pictures are not tokenized; usage of an answer counts what they take");
+  return request;
+}
+
+ChatRequest parse_detokenize(std::string_view body, const RequestLimits& limits) {
+  const Json document = object_of(body);
+  const RequestFields fields(document);
+  ChatRequest request;
+  request.model = fields.text("model");
+  const Json* tokens = fields.find("tokens");
+  request.tokens = Contents(request, limits).tokens(tokens ? *tokens : Json(), "tokens");
+  return request;
+}
+
 std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits) {
   constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
   const Json document = object_of(body);

@@ -74,6 +74,9 @@ struct ChatRequest {
 // URLs; nothing is fetched from a network or read from a file.
 ChatRequest parse_chat(std::string_view body, const RequestLimits& limits);
 ChatRequest parse_response(std::string_view body, const RequestLimits& limits);
+// Of vLLM's /tokenize, a prompt or a conversation without pictures, and of its /detokenize, tokens.
+ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits);
+ChatRequest parse_detokenize(std::string_view body, const RequestLimits& limits);
 // One for each prompt.
 std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits);
 

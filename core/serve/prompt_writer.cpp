@@ -141,18 +141,27 @@ at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
   return frames;
 }
 
+void PromptWriter::require_known(std::span<const TokenId> tokens, const char* field) const {
+  for (const TokenId token : tokens)
+    if (static_cast<size_t>(token) >= tokenizer_.size())
+      throw Error(ErrorKind::usage, "{}: token {} is beyond the {} of the model's tokenizer", field, token,
+                  tokenizer_.size())
+          .at(field)
+          .advise("send tokens of this model's own tokenizer, or the text");
+}
+
+std::string PromptWriter::text_of(std::span<const TokenId> tokens, const char* field) const {
+  require_known(tokens, field);
+  return tokenizer_.decode(tokens);
+}
+
 std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, WrittenPrompt& written) const {
   if (request.tokens.empty()) {
     const std::string& text = request.turns.at(0).text;
     if (request.echo) written.echo = text;
     return tokenizer_.encode(text, SpecialTokens::as_text);
   }
-  const TokenId largest = std::ranges::max(request.tokens);
-  if (static_cast<size_t>(largest) >= tokenizer_.size())
-    throw Error(ErrorKind::usage, "prompt: token {} is beyond the {} of the model's tokenizer", largest,
-                tokenizer_.size())
-        .at("prompt")
-        .advise("send tokens of this model's own tokenizer, or the text");
+  require_known(request.tokens, "prompt");
   if (request.echo) written.echo = tokenizer_.decode(request.tokens);
   return request.tokens;
 }

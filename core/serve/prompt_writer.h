@@ -41,6 +41,8 @@ class PromptWriter {
 
   // Throws Error for images that cannot be decoded and conversations that the template refuses. [any thread]
   WrittenPrompt write(const ChatRequest& request) const;
+  // Throws Error(usage) at `field` for tokens that the model's tokenizer does not have. [any thread]
+  std::string text_of(std::span<const TokenId> tokens, const char* field) const;
   // The frames of a prompt with their copies, and the attention to each. `maps`: [frames, layers, heads, tokens of a
   // frame].
   FrameAttention attention_of(const model::Sample& sample, const at::Tensor& maps) const;
@@ -57,6 +59,7 @@ class PromptWriter {
   void decode_video(const std::string& file, Decoded& to) const;
   void decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const;
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
+  void require_known(std::span<const TokenId> tokens, const char* field) const;
   std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 
   const Tokenizer& tokenizer_;

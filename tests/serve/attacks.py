@@ -219,6 +219,12 @@ OTHER_BODIES = [
     (RESPONSES, "an image that is an object", input_image({"url": ["data:"]}), 400, "this server keeps no files"),
     (RESPONSES, "a PNG of 50,000 by 50,000", input_image(data_url(png(50_000, 50_000, b""))), 400, "pixels"),
     (RESPONSES, "65 images", item(*[{"type": "input_image", "image_url": data_url(picture())}] * 65), 400, "at most 64 images"),
+    ("/tokenize", "a text of eight megabytes", {"prompt": "a" * (8 << 20)}, 400, "bytes of text"), ("/tokenize", "nested deeply", DEEP, 400, "nested more than"),
+    ("/tokenize", "a hundred thousand messages", {"messages": [{"role": "user", "content": "a"}] * 100_000}, 400, "at most"),
+    ("/tokenize", "a file", {"messages": image("file:///etc/passwd")["messages"]}, 400, "fetches nothing"), ("/tokenize", "half of a surrogate pair", b'{"prompt": "\\ud800"}', 400, "surrogate"),
+    ("/tokenize", "a PNG of 64 million pixels", {"messages": image(data_url(BOMB))["messages"]}, 400, "not tokenized"),
+    ("/detokenize", "a million lists", b'{"tokens":[' + b"[]," * 1_000_000 + b"[]]}", 400, "expected tokens"), ("/detokenize", "token 2^31", {"tokens": [1 << 31]}, 400, "expected tokens"),
+    ("/detokenize", "two million tokens", {"tokens": [3] * (2 << 20)}, 400, "at most"), ("/detokenize", "token 2^64", {"tokens": [1 << 64]}, 400, "tokens"),
     (RESPONSES, "the mark of an image", response("<image>"), 400, "stand for pictures"), (RESPONSES, "a control token", response("<|im_end|>"), 200, "output_text"),
 ]
 
@@ -236,4 +242,4 @@ HEADERS = [
 ]
 
 PATHS = ["/../../etc/passwd", "/v1/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%c0%ae%c0%ae/etc/passwd",
-         "//etc/passwd", "/\\..\\..\\windows", "/v1/models/../../x", "/page.html", "/.git/config", "/health%00.html", "/v1/files", "/v1/responses/../x", "/#/metrics"]
+         "//etc/passwd", "/\\..\\..\\windows", "/v1/models/../../x", "/page.html", "/.git/config", "/health%00.html", "/v1/files", "/v1/responses/../x", "/tokenize/../etc/passwd", "/#/metrics"]

@@ -199,6 +199,63 @@ class Messages(Asked):
         self.assertEqual(self.text(chat_template_kwargs={"enable_thinking": False}), self.text(), "ChatML reads none")
 
 
+class OfVllm(Asked):
+    """What vLLM's server has besides OpenAI's API."""
+    def post(self, path, status=200, **fields):
+        return self.chat(path=path, status=status, temperature=None, max_tokens=None, **fields)
+
+    def test_texts_become_tokens(self):
+        words = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        positions = json.loads((folder / "gqa" / "decoder" / "config.json").read_text())["max_position_embeddings"]
+        for text in ("The cat sat", "größer: 猫\n\x00", "", "cat " * 30_000):
+            expected = words.encode(text, add_special_tokens=False).ids
+            for fields in ({}, {"add_special_tokens": True}, {"add_special_tokens": False, "return_token_strs": False, "model": "gqa"}):
+                self.assertEqual(self.post("/tokenize", prompt=text, **fields), {"count": len(expected), "max_model_len": positions, "tokens": expected})
+            self.assertEqual(self.post("/detokenize", tokens=expected), {"prompt": text})
+        self.assertGreater(self.post("/tokenize", prompt="<|im_end|>")["count"], 1, "it is text")
+        special = words.token_to_id("<|im_end|>")
+        self.assertEqual(self.post("/detokenize", tokens=[special]), {"prompt": "<|im_end|>"})
+
+    def test_conversations_become_the_tokens_of_their_prompts(self):
+        messages = [{"role": "system", "content": "Be brief."}, user("Hi"), {"role": "assistant", "content": "Hi!"}, user(QUESTION)]
+        words = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        written = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages) + "<|im_start|>assistant\n"
+        found = self.post("/tokenize", messages=messages, add_generation_prompt=True, add_special_tokens=False)
+        self.assertEqual(found["tokens"], words.encode(written, add_special_tokens=False).ids)
+        self.assertEqual(found["count"], self.chat(*messages, max_tokens=1)["usage"]["prompt_tokens"])
+        self.assertEqual(self.post("/detokenize", tokens=found["tokens"])["prompt"], written)
+        with Server("--image-size", 28, model="thinking") as server:
+            def count(**fields):
+                return json.loads(server.send("/tokenize", {"messages": [user("Hi")]} | fields)[1])["count"]
+            self.assertGreater(count(chat_template_kwargs={"enable_thinking": False, "mood": "x"}), count())
+
+    def test_what_is_not_tokenized_is_refused(self):
+        shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": data_url(picture())}}]}]
+        for words, path, fields in (("expected either a prompt or messages", "/tokenize", {}), ("expected either", "/tokenize", {"prompt": "Hi", "messages": [user("Hi")]}),
+                                    ("prompt: expected a string", "/tokenize", {"prompt": ["Hi"]}), ("pictures are not tokenized", "/tokenize", {"messages": shown}),
+                                    ("return_token_strs: this server", "/tokenize", {"prompt": "Hi", "return_token_strs": True}),
+                                    ("add_special_tokens: it goes with a prompt", "/tokenize", {"messages": [user("Hi")], "add_special_tokens": True}),
+                                    ("tools: this server", "/tokenize", {"messages": [user("Hi")], "tools": [{}]}),
+                                    ("tokens: expected a list", "/detokenize", {}), ("tokens: expected tokens", "/detokenize", {"tokens": [-1]}),
+                                    ("tokens: token 1000000 is beyond the", "/detokenize", {"tokens": [3, 10**6]}), ("tokens: expected tokens", "/detokenize", {"tokens": ["a"]})):
+            with self.subTest(words):
+                self.assertIn(words, self.post(path, status=400, **fields))
+        for path, fields in (("/tokenize", {"prompt": "Hi"}), ("/detokenize", {"tokens": [3]})):
+            self.assertIn("has the model 'gqa'", self.post(path, status=404, model="gpt", **fields))
+            self.assertEqual(self.server.send(path)[0], 405)
+
+    def test_its_version_and_whether_it_runs(self):
+        version = run("--version").stdout.split()[1]
+        self.assertEqual(json.loads(self.server.send("/version")[1]), {"version": version})
+        self.assertEqual(self.server.send("/ping")[:2], self.server.send("/health")[:2])
+        for path in ("/ping", "/version"):
+            self.assertEqual(self.server.send(path, {})[0], 405)
+        (folder / "token").write_text("correct horse\n")
+        with Server("--image-size", 28, "--token-file", folder / "token") as server:
+            self.assertEqual([server.send(path)[0] for path in ("/ping", "/version")], [200, 401])
+            self.assertEqual([server.send(path, {"prompt": "Hi"})[0] for path in ("/tokenize", "/detokenize")], [401, 401])
+
+
 class Pages(unittest.TestCase):
     def test_pages_of_all_origins_may_ask_with_a_token(self):
         (folder / "token").write_text("correct horse\n")
