@@ -151,7 +151,7 @@ std::string AnswerJson::last_piece(int64_t answer, const char* finish) {
 }
 
 std::string AnswerJson::end(const Usage& usage) {
-  const std::string end = "data: [DONE]\n\n";
+  constexpr const char* end = "data: [DONE]\n\n";
   if (!has_usage_) return end;
   Json all = document("chat.completion.chunk", Json::array());
   all["usage"] = json_of(usage);

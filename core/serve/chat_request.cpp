@@ -33,7 +33,7 @@ Json object_of(std::string_view body) {
 
 std::vector<std::string> stops_of(const RequestFields& fields) {
   const Json* value = fields.find("stop");
-  if (!value || *value == "") return {};
+  if (!value || *value == Json("")) return {};
   std::vector<std::string> stops;
   for (const Json& one : value->is_array() ? *value : Json::array({*value})) {
     if (!one.is_string() || one.get_ref<const std::string&>().empty())

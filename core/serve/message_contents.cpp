@@ -98,7 +98,7 @@ std::string Contents::said(const Json& json, const std::string& where) {
   message.refuse({"tool_calls", "function_call", "audio"});
   const Json *content = message.find("content"), *refusal = message.find("refusal");
   if (!refusal) return content ? read(*content, where + ".content", "assistant") : "";
-  if (content && *content != "") throw wrong_field(where, "an answer has a content or a refusal, not both");
+  if (content && *content != Json("")) throw wrong_field(where, "an answer has a content or a refusal, not both");
   return text(message.text("refusal"), where + ".refusal", false);
 }
 

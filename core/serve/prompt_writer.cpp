@@ -135,8 +135,8 @@ void PromptWriter::decode_frames(std::span<const std::string> files, double per_
 
 at::Tensor PromptWriter::in_memory(const std::vector<float>& pixels) const {
   const int64_t size = settings_.preparation.image_size();
-  const at::Tensor frames = at::empty({std::ssize(pixels) / (3 * size * size), 3, size, size},
-                                      at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
+  at::Tensor frames = at::empty({std::ssize(pixels) / (3 * size * size), 3, size, size},
+                                at::TensorOptions(at::kFloat).pinned_memory(settings_.pinned));
   std::ranges::copy(pixels, frames.data_ptr<float>());
   return frames;
 }
