@@ -10,10 +10,10 @@ namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral };
+enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral, lighton_ocr };
 // Whether tiles are cells, the squares of patches that become one row of the decoder each.
 constexpr bool has_cells(TileForm form) {
-  return form == TileForm::qwen2_vl || form == TileForm::pixtral;
+  return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all

@@ -243,6 +243,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return rows_between(tokenizer, vision_start, vision_end, grid.frames() * rows_per_frame);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);
+  case TileForm::lighton_ocr:
+    return std::vector<TokenId>(static_cast<size_t>(grid.frames() * rows_per_frame), visual_placeholder);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);

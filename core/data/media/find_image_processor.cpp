@@ -63,16 +63,18 @@ std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, c
   return read_videos(config, of_both.string(), images);
 }
 
-// What the processor of text and images together says of images. That of Pixtral decides how large their cells are,
-// whatever the image processor says.
+// What the processor of text and images together says of images. Those of Pixtral and LightOnOCR decide how large
+// their cells are, whatever the image processor says.
 Json completed(Json images, const Json& processor) {
   if (processor.contains("processor_class") && !images.contains("processor_class"))
     images["processor_class"] = processor["processor_class"];
   const Json type = images.value("image_processor_type", Json());
-  if (processor.empty() || !type.is_string() || !type.get_ref<const std::string&>().starts_with("PixtralImage"))
+  const bool is_of_lighton = is_of_lighton_ocr(images);
+  if ((processor.empty() && !is_of_lighton) || !type.is_string() ||
+      !type.get_ref<const std::string&>().starts_with("PixtralImage"))
     return images;
-  images["patch_size"] = processor.value("patch_size", Json(16));
-  images["spatial_merge_size"] = processor.value("spatial_merge_size", Json(1));
+  images["patch_size"] = processor.value("patch_size", Json(is_of_lighton ? 14 : 16));
+  images["spatial_merge_size"] = processor.value("spatial_merge_size", Json(is_of_lighton ? 2 : 1));
   return images;
 }
 

@@ -209,6 +209,7 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
       break;
     case TileForm::pixtral:
+    case TileForm::lighton_ocr:
       sizes.tiled = by_longest_sides(image, *processor.tile, processor.size);
       break;
     }

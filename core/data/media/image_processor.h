@@ -3,7 +3,7 @@
 //
 // An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
 // into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
-// Qwen2-VL and Pixtral it is cut into cells of a few patches, and nothing else follows.
+// Qwen2-VL, Pixtral and LightOnOCR it is cut into cells of a few patches, and nothing else follows.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -72,7 +72,8 @@ struct ImageProcessor {
   // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
   // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
-  // pixtral: tiles are cells; an image is shrunk to fit in `size`, and both sides are rounded up to multiples of cells.
+  // pixtral, lighton_ocr: tiles are cells; an image is shrunk to fit in `size`, and both sides are rounded up to
+  // multiples of cells.
   int64_t step_frames = 1;             // of a video, that are read together
   std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.

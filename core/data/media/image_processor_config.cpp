@@ -101,7 +101,7 @@ constexpr std::array known_keys{
     "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
     // of LLaVA-NeXT and LLaVA-OneVision
     "image_grid_pinpoints", "aspect_ratio_setting",
-    // of Qwen2-VL, and the last one of PixtralProcessor
+    // of Qwen2-VL, and the last one of PixtralProcessor and LightOnOcrProcessor
     "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "spatial_merge_size"};
 
 // What a processor of videos has besides. Which frames are read is the engine's own choice, but for SmolVLM2.
@@ -370,7 +370,7 @@ class Reader {
     if (sides.height != sides.width) refuse("patch_size", "patches are squares");
     for (const char* key : {"min_pixels", "max_pixels", "temporal_patch_size", "merge_size"})
       reader_.refuse_unless(!reader_.has(key), key, "this processor has no such option");
-    out_.tile_form = TileForm::pixtral;
+    out_.tile_form = is_of_lighton_ocr(config_) ? TileForm::lighton_ocr : TileForm::pixtral;
     out_.splits_into_tiles = true;
     out_.tile = std::max<int64_t>(1, sides.height) * reader_.whole("spatial_merge_size", 1, 1, most_patches);
     require_whole_cells();
@@ -483,6 +483,11 @@ class Reader {
 };
 
 } // namespace
+
+bool is_of_lighton_ocr(const Json& config) {
+  const auto word = config.find("processor_class");
+  return word != config.end() && (*word == "LightOnOcrProcessor" || *word == "LightOnOCRProcessor");
+}
 
 ImageProcessor image_processor_of(const nlohmann::json& config, const std::string& where, bool of_videos) {
   return Reader(config, where).read(of_videos);

@@ -27,6 +27,7 @@ try:
     from transformers.models.pixtral import image_processing_pil_pixtral
     # The processor takes a function from the module of an image processor that needs torchvision; this one has the same.
     sys.modules["transformers.models.pixtral.image_processing_pixtral"] = image_processing_pil_pixtral
+    from transformers.models.lighton_ocr import processing_lighton_ocr
     from transformers.models.pixtral.processing_pixtral import PixtralProcessor as WithTorchvision
     from transformers.models.qwen2_vl import processing_qwen2_vl
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -70,6 +71,13 @@ class LlavaOnevisionProcessor(processing_llava_onevision.LlavaOnevisionProcessor
 
 
 class PixtralProcessor(WithTorchvision):
+    """With the image processor that needs no torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class LightOnOcrProcessor(processing_lighton_ocr.LightOnOcrProcessor):
     """With the image processor that needs no torchvision."""
 
     def check_argument_for_proper_class(self, *_):
@@ -245,27 +253,39 @@ class Processors(unittest.TestCase):
                                "{% if part['type'] == 'image' %}[IMG]{% else %}{{ part['text'] }}{% endif %}{% endfor %}[/INST]"
                                "{% else %}{{ message['content'][0]['text'] }}{{ eos_token }}{% endif %}{% endfor %}",
                                begin="[INST]", end="[/INST]", image="[IMG]", line="[IMG_BREAK]", last="[IMG_END]")
+        for patch, merge in ((14, 2), (16, 1)):
+            images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
+            processor = PixtralProcessor(images, words, patch_size=patch, spatial_merge_size=merge, chat_template=words.chat_template)
+            self.expect_equal_cells(processor, patch * merge, "[IMG]")
+
+    def test_lighton_ocr(self):
+        words = tokenizer_with((templates / "qwen2vl.jinja").read_text().replace("<|vision_start|>", "").replace("<|vision_end|>", ""),
+                               image="<|image_pad|>", line="<|vision_pad|>", last="<|vision_end|>")
+        words.image_token = "<|image_pad|>"
+        words.image_break_token, words.image_end_token, words.image_break_token_id, words.image_end_token_id = "<|vision_pad|>", "<|vision_end|>", -8, -9
+        for patch in (28, 14):  # with 14 transformers makes other images, unless it is asked for those of whole cells
+            images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
+            processor = LightOnOcrProcessor(images, words, patch_size=14, spatial_merge_size=2, chat_template=words.chat_template)
+            self.expect_equal_cells(processor, 28, "<|image_pad|>", images_kwargs={"patch_size": 28} if patch == 14 else {})
+
+    def expect_equal_cells(self, processor, side, image_token, **options):
         samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
                      for size in ((64, 48), (97, 31), (28, 28), (300, 190), (5, 7))),
                    ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
                    ([said("user", "First ", None, " or ", None, "?"), said("assistant", "No."), said("user", "And ", None),
                      said("assistant", "It is late.")], [picture(40, 90), picture(30, 30), picture(60, 200)])]
-        for patch, merge in ((14, 2), (16, 1)):
-            images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
-            processor = PixtralProcessor(images, words, patch_size=patch, spatial_merge_size=merge, chat_template=words.chat_template)
-            side = patch * merge
-            lines, pixels, image = self.processed(processor, side, 1, samples, "[IMG]")
-            at = 0
-            for line, (messages, shown) in zip(lines, samples):
-                text = processor.apply_chat_template(messages, tokenize=False)
-                theirs = processor(text=text, images=[shown], return_tensors="np")
-                ours = json.loads(line)
-                self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
-                for values, (height, width) in zip(theirs["pixel_values"], theirs["image_sizes"]):
-                    cells = values[:, :height, :width].reshape(3, height // side, side, width // side, side).transpose(1, 3, 0, 2, 4)
-                    self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
-                    at += cells.size
-            self.assertEqual(at, pixels.size)
+        lines, pixels, image = self.processed(processor, side, 1, samples, image_token)
+        at = 0
+        for line, (messages, shown) in zip(lines, samples):
+            text = processor.apply_chat_template(messages, tokenize=False)
+            theirs = processor(text=text, images=[shown], return_tensors="np", **options)
+            ours = json.loads(line)
+            self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
+            for values, (height, width) in zip(theirs["pixel_values"], theirs["image_sizes"]):
+                cells = values[:, :height, :width].reshape(3, height // side, side, width // side, side).transpose(1, 3, 0, 2, 4)
+                self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                at += cells.size
+        self.assertEqual(at, pixels.size)
 
     def test_llava(self):
         processor = LlavaProcessor(CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size=28),
