@@ -1,4 +1,4 @@
-"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Ministral 3 or Pixtral on a GPU, with heads as wide as those of the published models, images of several sizes
+"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Ministral 3, Pixtral or LightOnOCR on a GPU, with heads as wide as those of the published models, images of several sizes
 and, with the Qwens, a video: in float32
 its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
 one operation after the other, to the bit, and it is plugins that attend.

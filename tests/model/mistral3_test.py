@@ -1,4 +1,4 @@
-"""Folders of Mistral Small 3.1, Ministral 3 and Pixtral against transformers: logits, loss and every gradient on texts with images of any
+"""Folders of Mistral Small 3.1, Ministral 3, Pixtral and LightOnOCR against transformers: logits, loss and every gradient on texts with images of any
 size inside, generated tokens, and folders that go through the engine and back.
 
 usage: mistral3_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -12,7 +12,8 @@ from with_transformers import draw, engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, LlavaConfig, Ministral3Config, Mistral3Config, MistralConfig, PixtralVisionConfig
+from transformers import (AutoModelForImageTextToText, LightOnOcrConfig, LlavaConfig, Ministral3Config, Mistral3Config, MistralConfig,
+                          PixtralVisionConfig, Qwen3Config)
 
 IMAGE, LINE_END, END = 256, 257, 258
 TEXT = {"vocab_size": 262, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
@@ -34,6 +35,8 @@ MODELS = {
                             multimodal_projector_bias=True),
     "pixtral": LlavaConfig(vision_config=PixtralVisionConfig(**VISION, patch_size=8), text_config=MistralConfig(**TEXT, sliding_window=None),
                            image_token_index=IMAGE, vision_feature_layer=-1, vision_feature_select_strategy="full"),
+    "lighton_ocr": LightOnOcrConfig(vision_config=PixtralVisionConfig(**VISION, patch_size=7), text_config=Qwen3Config(**TEXT, rms_norm_eps=1e-3),
+                                    image_token_id=IMAGE, tie_word_embeddings=True),
 }
 # Lines and columns of cells of each text's images. One of a single cell needs another beside it in transformers.
 PICTURES = [[(2, 3), (5, 2)], [(3, 4)], [], [(1, 1), (1, 2)]]
@@ -93,8 +96,8 @@ def inputs(config):
 
 
 def part_name(name):
-    for theirs, ours in (("model.vision_tower.", "vision."), ("model.multi_modal_projector.", ""), ("model.language_model.", "decoder.model."),
-                         ("lm_head.", "decoder.lm_head.")):
+    for theirs, ours in (("model.vision_tower.", "vision."), ("model.multi_modal_projector.", ""), ("model.vision_encoder.", "vision."),
+                         ("model.vision_projection.", ""), ("model.language_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
     raise AssertionError(name)
@@ -110,7 +113,7 @@ def make(name):
     (root / name / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "PixtralImageProcessor", "patch_size": config.vision_config.patch_size, "size": {"longest_edge": 64}}))
     (root / name / "processor_config.json").write_text(json.dumps(
-        {"processor_class": "PixtralProcessor", "patch_size": config.vision_config.patch_size, "spatial_merge_size": merge_of(config)}))
+        {"processor_class": f"{'LightOnOcr' if name == 'lighton_ocr' else 'Pixtral'}Processor", "patch_size": config.vision_config.patch_size, "spatial_merge_size": merge_of(config)}))
     run(engine, "import", "--model", root / name, "--out", root / f"{name}.model")
     return model
 
@@ -203,6 +206,19 @@ class Mistral3(unittest.TestCase):
                     files = [root / f"{one}.model" / f"{part}.safetensors" for one in (name, f"{name}.4")]
                     self.assertEqual(files[0].read_bytes(), files[1].read_bytes(), part)
 
+    def test_a_lighton_ocr_may_call_itself_a_mistral3(self):
+        """As published folders do, whose decoder has a key for norms that every Qwen3 has."""
+        def as_published(config, _):
+            config |= {"model_type": "mistral3", "architectures": ["LightOnOCRForConditionalGeneration"], "projector_hidden_act": "gelu",
+                       "multimodal_projector_bias": False, "vision_feature_layer": -1}
+            config["text_config"]["use_qk_norm"] = True
+        written = self.changed("lighton_ocr", "lighton_ocr.published", as_published) / "processor_config.json"
+        written.write_text(written.read_text().replace("LightOnOcr", "LightOnOCR"))
+        run(engine, "import", "--model", root / "lighton_ocr.published", "--out", root / "lighton_ocr.published.model")
+        said = {run(engine, "trace", root / f"{one}.model", "--batch", batch_for(models["lighton_ocr"].config), "--out", root / "trace.safetensors")
+                for one in ("lighton_ocr", "lighton_ocr.published")}
+        self.assertEqual(len(said), 1)
+
     def test_a_template_in_the_processors_config_is_the_decoders(self):
         """As older folders have it, whose other files say nothing of chats."""
         written = self.changed("mistral3", "with_template", lambda *_: None) / "processor_config.json"
@@ -238,6 +254,9 @@ class Mistral3(unittest.TestCase):
                 ("mistral3", edit("projector_hidden_act")("relu"), "'projector_hidden_act' = \"relu\""),
                 ("mistral3", edit("quantization_config")({"quant_method": "mxfp4"}), "'quant_method' = \"mxfp4\""),
                 ("ministral3", edit("text_config", "rope_parameters")(beta), "text_config", "'llama_4_scaling_beta' is missing"),
+                ("lighton_ocr", lambda _, tensors: tensors.pop("model.vision_projection.norm.weight"),
+                 'tensor "model.vision_projection.norm.weight" is missing'),
+                ("lighton_ocr", edit("text_config", "model_type")("qwen3_moe"), "text_config", '"qwen3_moe" is not supported as decoder'),
                 ("pixtral", edit("vision_feature_select_strategy")("default"), "'vision_feature_select_strategy' = \"default\"", "only full is"))):
             with self.subTest(words[0]):
                 wrong = self.changed(name, f"wrong-{number}", change)

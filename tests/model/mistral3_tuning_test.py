@@ -1,4 +1,4 @@
-"""The way of a Mistral Small 3.1, Ministral 3 or Pixtral that is tuned: a Hugging Face folder is imported, trained in each way that there
+"""The way of a Mistral Small 3.1, Ministral 3, Pixtral or LightOnOCR that is tuned: a Hugging Face folder is imported, trained in each way that there
 is, and exported, and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: mistral3_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""

@@ -74,8 +74,8 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader, const LlavaDefaults& 
   return out;
 }
 
-// Mistral Small 3.1 and Ministral 3.
-WholeModelFamily::Configs read_mistral3(ConfigReader& reader) {
+// Mistral Small 3.1, Ministral 3 and LightOnOCR, with what transformers takes for the decoder and the image token.
+WholeModelFamily::Configs read_mistral3(ConfigReader& reader, const char* decoder, int64_t image_token_id) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
   if (!out.vision.contains("model_type")) out.vision["model_type"] = "pixtral";
@@ -83,14 +83,14 @@ WholeModelFamily::Configs read_mistral3(ConfigReader& reader) {
   if (reader.has(layer)) out.vision[layer] = reader.content().at(layer);
   out.vision[merge] = reader.whole(merge, 2, 1, 64); // how many patches a cell has each way
   out.decoder = piece(reader, "text_config", Json::object());
-  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "mistral";
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = decoder;
   out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
   reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
   out.connector = {{"kind", "mistral3"},
                    {"factor", out.vision[merge]},
                    {"bias", reader.flag("multimodal_projector_bias", false)},
                    {"norm_eps", read_decoder_config(out.decoder, reader.where() + ": text_config").rms_norm_eps}};
-  out.image_token_id = image_token(reader, 10);
+  out.image_token_id = image_token(reader, image_token_id);
   return out;
 }
 
@@ -243,6 +243,18 @@ std::vector<WholeModelFamily::Prefix> names_with_newline() {
   return names;
 }
 
+const std::vector<WholeModelFamily::Prefix> lighton_ocr_names = {{"model.vision_encoder.", "vision."},
+                                                                 {"model.vision_projection.", "connector."},
+                                                                 {"model.language_model.", "decoder.model."},
+                                                                 {"lm_head.", "decoder.lm_head."}};
+
+// A published LightOnOCR may call itself a Mistral 3.
+std::vector<WholeModelFamily::Prefix> mistral3_names() {
+  std::vector<WholeModelFamily::Prefix> names = llava_names;
+  names.insert(names.end(), lighton_ocr_names.begin(), lighton_ocr_names.end());
+  return names;
+}
+
 const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_model.", "vision."},
                                                               {"model.connector.", "connector."},
                                                               {"model.text_model.", "decoder.model."},
@@ -278,7 +290,10 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"llava_onevision", read_llava_onevision, names_with_newline()},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
-      {"mistral3", read_mistral3, llava_names, /*head_decides_tying=*/true},
+      {"mistral3", [](ConfigReader& reader) { return read_mistral3(reader, "mistral", 10); }, mistral3_names(),
+       /*head_decides_tying=*/true},
+      {"lighton_ocr", [](ConfigReader& reader) { return read_mistral3(reader, "qwen3", 151655); }, lighton_ocr_names,
+       /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
       {"gemma3", read_gemma3, llava_names},
       {"paligemma", read_paligemma, llava_names},

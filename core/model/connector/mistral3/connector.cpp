@@ -1,4 +1,4 @@
-// The connector of Mistral Small 3.1 and Ministral 3: a decoder row for every square of patches.
+// The connector of Mistral Small 3.1, Ministral 3 and LightOnOCR: a decoder row for every square of patches.
 #include "model/connector/framewise.h"
 #include "model/connector/mistral3/settings.h"
 #include "model/encoder/vit_layer.h"

@@ -1,5 +1,6 @@
-// The connector of Mistral Small 3.1 and Ministral 3: a decoder row for every square of factor x factor patches, whose
-// normalized features go through a linear that makes one patch of them, and through two linears to the decoder.
+// The connector of Mistral Small 3.1, Ministral 3 and LightOnOCR: a decoder row for every square of factor x factor
+// patches, whose normalized features go through a linear that makes one patch of them, and through two linears to the
+// decoder.
 #pragma once
 #include "model/connector/squares_of_patches.h"
 

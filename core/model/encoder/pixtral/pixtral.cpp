@@ -1,4 +1,4 @@
-// The vision encoder of Pixtral, Mistral Small 3.1 and Ministral 3 (transformers' PixtralVisionModel).
+// The vision encoder of Pixtral, Mistral Small 3.1, Ministral 3 and LightOnOCR (transformers' PixtralVisionModel).
 #include "model/encoder/cell_vit.h"
 
 namespace fvlm::model {
