@@ -93,7 +93,6 @@ int64_t Generator::require_room(const Sample& sample) const {
   if (rows >= positions)
     throw Error(ErrorKind::data, "{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames,
                 rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens, positions);
-  require_prompt(rows, model_->max_prompt_rows());
   return rows;
 }
 

@@ -125,7 +125,9 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
     if (row > last) last = last_attended_row(sequence.prompt, row);
-    pass.rows.append(std::max<int64_t>(0, token), row, sequence.prompt.positions.of(row), last);
+    const Scheduler::Prompt& prompt = sequence.prompt;
+    const bool sees_whole_prompt = prompt.bidirectional_rows == model::BidirectionalRows::prompt && row < prompt.length;
+    pass.rows.append(std::max<int64_t>(0, token), row, prompt.positions.of(row), last, sees_whole_prompt ? 0 : row);
   };
   for (int64_t i = 0; i < count; ++i) {
     append(rows[static_cast<size_t>(sequence.computed)]);

@@ -86,8 +86,7 @@ FrameReader Model::frame_reader(int64_t height, int64_t width) const {
           encoder_->reads_bytes(),
           encoder_->reads_cells() ? encoder_.get() : nullptr,
           config_.decoder.has_row_axes(),
-          config_.vision.tokens_per_second,
-          max_prompt_rows()};
+          config_.vision.tokens_per_second};
 }
 
 FrameReader Model::frame_reader(const at::Tensor& frames) const {
@@ -124,11 +123,6 @@ int64_t Model::prompt_rows(const Sample& sample) const {
   const int64_t each = count > 0 ? frame_reader(sample.frames).rows_per_frame : 1;
   require_placeholders(prompt, count, each);
   return rows_of(prompt, count, each);
-}
-
-int64_t Model::max_prompt_rows() const {
-  const bool has_limit = connector_->bidirectional_rows() == BidirectionalRows::prompt && config_.decoder.has_windows();
-  return has_limit ? config_.decoder.sliding_window : 0;
 }
 
 Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,

@@ -71,9 +71,6 @@ class Model {
   // Decoder rows of a sample whose only text is a prompt: its tokens, and the visual rows of the frames in place of its
   // placeholders or before it. Throws Error(data) where the placeholders are not those of the frames.
   int64_t prompt_rows(const Sample& sample) const;
-  // The most rows of a prompt where all of them attend to each other and some of the decoder's layers have a sliding
-  // window, which must not divide them; 0: there is no such limit.
-  int64_t max_prompt_rows() const;
 
  private:
   Model(const Model& first, size_t index, std::shared_ptr<Decoder> decoder);

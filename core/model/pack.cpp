@@ -219,6 +219,18 @@ at::Tensor last_rows(const Maps& maps, BidirectionalRows bidirectional, int64_t 
   return tensor_of(last, device);
 }
 
+// The first row that each attends to whatever windows there are: those of a prompt to all of it.
+at::Tensor first_rows(const Maps& maps, int64_t rows, at::Device device) {
+  std::vector<int32_t> first(static_cast<size_t>(rows));
+  std::iota(first.begin(), first.end(), 0);
+  int64_t begin = 0;
+  for (size_t text = 0; text < maps.text_lengths.size(); ++text) {
+    std::fill_n(first.begin() + begin, maps.prompt_lengths[text], static_cast<int32_t>(begin));
+    begin += maps.text_lengths[text];
+  }
+  return tensor_of(first, device);
+}
+
 void require_grids(const Sample& sample, const FrameReader& reader) {
   if (!reader.of_cells) {
     if (!sample.grids.empty())
@@ -293,15 +305,6 @@ void require_readable(const at::Tensor& frames, const FrameReader& reader) {
   if (is_text(frames) && (frames.size(0) < 1 || frames.size(0) > reader.tokens_per_frame))
     throw Error(ErrorKind::data, "its text for the encoder has {} bytes, and 1 to {} were expected", frames.size(0),
                 reader.tokens_per_frame);
-}
-
-void require_prompt(int64_t rows, int64_t max_prompt_rows) {
-  if (max_prompt_rows > 0 && rows > max_prompt_rows)
-    throw Error(ErrorKind::data,
-                "a prompt of {} rows, all of which attend to each other, exceeds the decoder's sliding window of {}",
-                rows, max_prompt_rows)
-        .advise("shorten its text, or show fewer images; in training let the mix drop it (max_text_tokens, overlong = "
-                "\"drop\")");
 }
 
 void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame) {
@@ -382,7 +385,7 @@ std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source, &mean_rows, &mean_shares};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments())
-    all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring, &each->last});
+    all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring, &each->last, &each->first});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;
@@ -414,7 +417,6 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
 
   Maps maps(reader);
   for (const Sample& sample : samples) maps.add(sample);
-  for (const int64_t rows : maps.prompt_lengths) require_prompt(rows, reader.max_prompt_rows);
   const at::Device device = options.device();
   const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
     values.resize(static_cast<size_t>(size), padding);
@@ -471,6 +473,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   const BidirectionalRows bidirectional = reader.connector.bidirectional_rows();
   if (bidirectional == BidirectionalRows::prompt || (bidirectional == BidirectionalRows::visual && capacity.frames > 0))
     pack.texts.last = last_rows(maps, bidirectional, capacity.rows, device);
+  if (bidirectional == BidirectionalRows::prompt) pack.texts.first = first_rows(maps, capacity.rows, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

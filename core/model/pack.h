@@ -108,7 +108,6 @@ struct FrameReader {
   const Encoder* of_cells = nullptr; // where frames are cells of images
   bool has_row_axes = false;         // the decoder's rows have positions on three axes: see row_positions.h
   int64_t tokens_per_second = 0;     // by which those in time grow in a video
-  int64_t max_prompt_rows = 0;       // see Model::max_prompt_rows()
 };
 
 // Of what a sample has as frames, see Sample::frames; each once.
@@ -124,8 +123,6 @@ int64_t placeholders_of(const std::vector<int64_t>& tokens);
 void require_readable(const at::Tensor& frames, const FrameReader& reader);
 // Throws Error(data) unless the placeholders of a text fit the visual rows of the frames.
 void require_placeholders(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame);
-// Throws Error(data) for a prompt of more rows than Model::max_prompt_rows().
-void require_prompt(int64_t rows, int64_t max_prompt_rows);
 // Decoder rows of a text whose placeholders fit.
 int64_t rows_of(const std::vector<int64_t>& tokens, int64_t frames, int64_t rows_per_frame);
 

@@ -36,7 +36,9 @@ struct PagedKeys {
   at::Tensor k_pages, v_pages;   // [pages, page_rows, kv_heads, head_dim]
   at::Tensor page_table;         // int32 [sequences, max_pages]
   at::Tensor sequences, lengths; // int32 [rows]
-  bool looks_ahead = false;      // whether some row attends to keys behind its own
+  // Whether some row attends to keys behind its own, or outside of a window, from `first` on, int32 [rows].
+  bool has_ranges = false;
+  at::Tensor first = {};
 };
 
 // The rows of keys and values that a call appends to the pages, and what is done to them and to q before: see

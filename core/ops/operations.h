@@ -47,6 +47,9 @@ struct Segments {
   // int32 [rows]: under a causal mask, the last row that each attends to, its own or one behind it in the segment;
   // undefined: its own.
   at::Tensor last = {};
+  // int32 [rows]: the first row that each attends to although it is outside of the window, its own or one before it;
+  // undefined: its own.
+  at::Tensor first = {};
 };
 
 struct Rotary {

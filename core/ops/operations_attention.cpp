@@ -178,8 +178,9 @@ at::Tensor Operations::append_and_attend(const Value& qkv, int64_t heads_q, cons
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.epsilon = norms ? static_cast<float>(norms->epsilon) : 0;
   const int64_t room = keys.page_table.size(1) * keys.k_pages.size(1);
-  // A plugin counts a window back from a row's last key, which is not the row's own where it attends to keys behind it.
-  const bool by_aten = shape.softcap > 0 || (query.window && keys.looks_ahead);
+  // A plugin counts a window back from a row's last key, which is not the row's own where it attends to keys behind it,
+  // and knows no keys before it.
+  const bool by_aten = shape.softcap > 0 || (query.window && keys.has_ranges);
   const PagedAttention* const op = by_aten ? nullptr : &paged_attention_for(query);
   if (op && op->query().appends) {
     AppendedKeys appended{heads_of(qkv.data, k, dim), heads_of(qkv.data, v, dim), {}, {}, shape.rotary.frequencies};
@@ -300,6 +301,7 @@ Value Operations::range_attention(Tape& tape, Heads q, Heads k, Heads v, const S
                                    true};
   ranges.window = shape.window;
   ranges.last = segments.last;
+  ranges.first = segments.first;
   ranges.softcap = shape.softcap;
   ranges.longest = segments.max_length;
   const auto operand = [on_cpu](const at::Tensor& x) { return on_cpu ? reference::upcast(x) : x; };

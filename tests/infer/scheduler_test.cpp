@@ -346,6 +346,26 @@ TEST(Scheduler, PromptsThatBeginAlikeShareFullPagesInOnePass) {
   EXPECT_EQ(scheduler.counts().pages - scheduler.counts().free_pages, 3 + 3);
 }
 
+// Those of a prompt that is read in both directions, also its last one by itself; rows of the answer have windows.
+TEST(Scheduler, RowsOfAWholePromptHaveNoWindow) {
+  Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});
+  scheduler.resize(64);
+  for (const int64_t number : {0, 1}) {
+    Scheduler::Prompt made = prompt(number, {1, 2, 3, 4, 5}, 3);
+    made.bidirectional_rows = model::BidirectionalRows::prompt;
+    scheduler.add(std::move(made));
+    const auto pass = scheduler.next();
+    EXPECT_EQ(pass.parts.back().begin, 4 * number) << "the second one takes two pages of the first";
+    EXPECT_TRUE(pass.rows.has_ranges);
+    EXPECT_EQ(pass.rows.first, std::vector<int32_t>(static_cast<size_t>(pass.rows.size()), 0));
+    scheduler.append(number, 7);
+    const auto answer = scheduler.next();
+    EXPECT_EQ(answer.rows.first, std::vector<int32_t>{5});
+    EXPECT_FALSE(answer.rows.has_ranges);
+    scheduler.remove(number);
+  }
+}
+
 // Visual rows side by side are read in one pass, in which each attends to the last of them.
 TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
   const int64_t v = visual_placeholder;
@@ -359,7 +379,7 @@ TEST(Scheduler, RowsThatAttendToEachOtherAreNotDivided) {
   scheduler.add(mutual(0, {"a", "b", "c"}));
   const auto first = scheduler.next(), second = scheduler.next();
   EXPECT_EQ(first.rows.lengths, (std::vector<int32_t>{1, 2, 6, 6, 6, 6})) << "three rows, and those of the image";
-  EXPECT_TRUE(first.rows.looks_ahead);
+  EXPECT_TRUE(first.rows.has_ranges);
   EXPECT_EQ(second.rows.lengths, (std::vector<int32_t>{7, 9, 9})) << "what ends with an image";
   scheduler.add(mutual(1, {"a", "d", "c"}));
   (void)scheduler.next();

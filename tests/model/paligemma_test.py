@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 import picture_questions
-from picture_questions import Image, Pictures, answer, engine, folder, json, loaded, make, run
+from picture_questions import Image, Pictures, answer, folder, loaded, make
 from transformers.models.paligemma import processing_paligemma
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -59,29 +59,6 @@ class Generation(PaliGemma, unittest.TestCase):
         self.assertGreater(len(answers), len(SIZES), "the answers depend on picture and prompt")
         ours = answer("model", "--image", "1.png", "--image", "0.png", "--prompt", "Which is larger?")
         self.expect_same_tokens(ours, model, inputs_of(self.processor, "Which is larger?", ["1.png", "0.png"]))
-
-    @unittest.skipUnless(OPTIONS, "the first generation has no windows")
-    def test_a_prompt_longer_than_a_window_is_refused(self):
-        """transformers lets windows divide answers alone; the engine has no such rows."""
-        said = run(engine, "generate", "model", "--image", "0.png", "--prompt", "w" * 60, code=4)
-        self.assertIn("all of which attend to each other, exceeds the decoder's sliding window of 40", said)
-        sample = {"image": "0.png", "conversations": [{"from": "human", "value": "<image>\n" + "w" * 60}, {"from": "gpt", "value": "Yes."}]}
-        (folder / "long.jsonl").write_text(f"{json.dumps(sample)}\n" * 8)
-        recipe = (folder / "recipe.lua").read_text().replace("questions.tar", "long.jsonl").replace("max_text_tokens = 64", "max_text_tokens = 128")
-        (folder / "long.lua").write_text(recipe)
-        said = run(engine, "train", "long.lua", "--run-dir", "long", code=4)
-        self.assertIn("exceeds the decoder's sliding window of 40", said)
-
-    @unittest.skipUnless(OPTIONS, "the first generation has no windows")
-    def test_an_image_larger_than_a_window_is_refused(self):
-        path = folder / "hf" / "config.json"
-        before = path.read_text()
-        config = json.loads(before)
-        config["text_config"]["sliding_window"] = 4
-        path.write_text(json.dumps(config))
-        said = run(engine, "import", "--model", "hf", "--out", "wrong", code=4)
-        path.write_text(before)
-        self.assertIn("an image of 4 rows leaves no room for a question in 'sliding_window' = 4", said)
 
 
 class Training(PaliGemma, picture_questions.Training, unittest.TestCase):

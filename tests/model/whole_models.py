@@ -76,7 +76,7 @@ MODELS = {
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
     "paligemma": paligemma(GemmaConfig),
     # The prompts of texts_of() fit in a window, and the texts do not.
-    "paligemma2": paligemma(Gemma2Config, query_pre_attn_scalar=9, sliding_window=18, **BOUNDS),
+    "paligemma2": paligemma(Gemma2Config, query_pre_attn_scalar=9, sliding_window=6, **BOUNDS),
 }
 ATTENTION = {name: {"attn_implementation": "eager"} for name in ("llava-siglip-gemma2", "paligemma2")}  # others bound no scores
 FILES = {"tokenizer.json": tokenizer(), "tokenizer_config.json": '{"image_token": "<image>"}', "chat_template.jinja": "{{ messages }}",

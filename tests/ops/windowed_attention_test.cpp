@@ -38,6 +38,14 @@ Tensor last_rows() {
   return at::tensor(last, at::kInt);
 }
 
+// The same rows attend to each other, and those behind them to no more than without.
+Tensor first_rows() {
+  std::vector<int32_t> first(tokens);
+  std::iota(first.begin(), first.end(), 0);
+  for (const auto& [begin, end] : mutual) std::fill(first.begin() + begin, first.begin() + end + 1, begin);
+  return at::tensor(first, at::kInt);
+}
+
 struct Problem {
   Tensor q, k, v, d_out;
   reference::AttentionShape shape{at::tensor(bounds, at::kInt), at::tensor(bounds, at::kInt), scale, true};
@@ -56,8 +64,9 @@ Tensor by_definition(const reference::AttentionShape& shape, const Tensor& q, co
   std::vector<Tensor> rows;
   for (size_t s = 0; s + 1 < bounds.size(); ++s)
     for (int64_t row = bounds[s]; row < bounds[s + 1]; ++row) {
-      const int64_t first = shape.window > 0 ? std::max<int64_t>(bounds[s], row - shape.window + 1) : bounds[s],
-                    last = shape.last.defined() ? shape.last[row].item<int32_t>() : row, count = last + 1 - first;
+      int64_t first = shape.window > 0 ? std::max<int64_t>(bounds[s], row - shape.window + 1) : bounds[s];
+      if (shape.first.defined()) first = std::min<int64_t>(first, shape.first[row].item<int32_t>());
+      const int64_t last = shape.last.defined() ? shape.last[row].item<int32_t>() : row, count = last + 1 - first;
       const auto keys = [&](const Tensor& x) {
         return x.narrow(0, first, count).repeat_interleave(heads_q / heads_kv, 1);
       };
@@ -104,6 +113,15 @@ TEST(WindowedAttention, RowsThatAttendToRowsBehindThem) {
   expect_both_methods_follow_the_definition(Problem(20, last_rows()));
 }
 
+// As those of a prompt that a window does not divide, some of them more than a window apart.
+TEST(WindowedAttention, RowsThatAttendToRowsBeforeTheirWindow) {
+  Problem p(20, last_rows());
+  p.shape.first = first_rows();
+  expect_both_methods_follow_the_definition(p);
+  p.shape.longest = 300;
+  expect_both_methods_follow_the_definition(p);
+}
+
 // Knowing the longest segment, rows are computed in parts that end before the buffer does.
 TEST(WindowedAttention, RowsInParts) {
   for (const auto& [window, last, softcap] :
@@ -120,8 +138,9 @@ void expect_window_over_pages(const Tensor& q, const PagedKeys& keys, const std:
   const int64_t page_rows = keys.k_pages.size(1);
   for (int64_t row = 0; row < q.size(0); ++row) {
     std::vector<Tensor> own_keys, own_values;
-    for (int64_t j = std::max<int64_t>(0, positions[static_cast<size_t>(row)] - window + 1);
-         j < lengths[static_cast<size_t>(row)]; ++j) {
+    int64_t first = std::max<int64_t>(0, positions[static_cast<size_t>(row)] - window + 1);
+    if (keys.first.defined()) first = std::min<int64_t>(first, keys.first[row].item<int32_t>());
+    for (int64_t j = first; j < lengths[static_cast<size_t>(row)]; ++j) {
       const int32_t page = pages[static_cast<size_t>(j / page_rows)];
       own_keys.push_back(keys.k_pages[page][j % page_rows].repeat_interleave(heads_q / heads_kv, 0));
       own_values.push_back(keys.v_pages[page][j % page_rows].repeat_interleave(heads_q / heads_kv, 0));
@@ -150,13 +169,17 @@ TEST(WindowedAttention, OverPages) {
                k_pages = at::randn({7, page_rows, heads_kv, dim}, at::kDouble),
                v_pages = at::randn(k_pages.sizes(), at::kDouble);
   k_pages[4].fill_(NAN), v_pages[1][3].fill_(NAN); // a page that no sequence has, and a row behind its end
-  for (const auto& lengths : {own, ahead}) {
+  // The row 13 attends to all before it, whatever the window.
+  const Tensor first = at::tensor({0, 3, 5, 6, 0, 18, 0}, at::kInt);
+  for (const auto& [lengths, from] :
+       {std::pair<std::vector<int32_t>, Tensor>{own, {}}, {ahead, {}}, {own, first}, {ahead, first}}) {
     const PagedKeys keys{k_pages,
                          v_pages,
                          at::tensor(pages, at::kInt).unsqueeze(0),
                          at::zeros({std::ssize(positions)}, at::kInt),
                          at::tensor(lengths, at::kInt),
-                         lengths == ahead};
+                         lengths == ahead || from.defined(),
+                         from};
     const Tensor out =
         reference::paged_attention_in_window(q, keys, at::tensor(positions, at::kInt), own_window, scale);
     expect_window_over_pages(q, keys, pages, positions, lengths, own_window, out);

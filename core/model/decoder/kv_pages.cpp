@@ -13,7 +13,7 @@
 
 namespace fvlm::model {
 
-void PassRows::append(int64_t token, int64_t position, const RowPosition& along, int64_t last) {
+void PassRows::append(int64_t token, int64_t position, const RowPosition& along, int64_t last, int64_t first_row) {
   const auto page = static_cast<size_t>(position / page_rows);
   if (page >= pages.back().size())
     throw Error(ErrorKind::internal, "row {} of a sequence that has {} pages of {} rows", position, pages.back().size(),
@@ -21,7 +21,8 @@ void PassRows::append(int64_t token, int64_t position, const RowPosition& along,
   tokens.push_back(static_cast<int32_t>(token));
   positions.push_back(static_cast<int32_t>(position));
   lengths.push_back(static_cast<int32_t>(last + 1));
-  looks_ahead = looks_ahead || last > position;
+  first.push_back(static_cast<int32_t>(first_row));
+  has_ranges = has_ranges || last > position || first_row < position;
   for (size_t axis = 0; axis < rotary.size(); ++axis) rotary[axis].push_back(along[axis]);
   has_axes = has_axes || !are_equal(along);
   places.push_back(static_cast<int32_t>(pages.back()[page] * page_rows + position % page_rows));
@@ -70,6 +71,7 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     append(rows.rotary[axis], sizes.rows), align();
   append(rows.sequences, sizes.rows), align();
   append(rows.lengths, sizes.rows), align();
+  if (sizes.has_ranges) append(rows.first, sizes.rows), align();
   for (const std::vector<int64_t>& values : {pages_of_places, rows_of_places}) {
     const auto* halves = reinterpret_cast<const int32_t*>(values.data());
     append({halves, halves + 2 * values.size()}, 2 * sizes.rows), align();
@@ -93,7 +95,7 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
           static_cast<int64_t>(std::bit_ceil(longest)),
           rows.are_independent(),
           rows.has_axes,
-          rows.looks_ahead};
+          rows.has_ranges};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
@@ -109,7 +111,7 @@ StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
           padded(sizes.pages, 16, 2),
           /*independent=*/false,
           sizes.has_axes,
-          sizes.looks_ahead};
+          sizes.has_ranges};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)
@@ -121,15 +123,17 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
     return tensor;
   };
   tokens = next(sizes_.rows);
-  const at::Tensor first = next(sizes_.rows);
-  positions = first;
+  const at::Tensor on_first_axis = next(sizes_.rows);
+  positions = on_first_axis;
   if (sizes_.has_axes) {
     const at::Tensor second = next(sizes_.rows);
-    positions = first.as_strided({3, sizes_.rows}, {second.storage_offset() - first.storage_offset(), 1});
+    positions =
+        on_first_axis.as_strided({3, sizes_.rows}, {second.storage_offset() - on_first_axis.storage_offset(), 1});
     (void)next(sizes_.rows);
   }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);
+  if (sizes_.has_ranges) first = next(sizes_.rows);
   const at::Tensor their_pages = next(2 * sizes_.rows).view(at::kLong);
   places = their_pages.as_strided({2, sizes_.rows}, {aligned(2 * sizes_.rows) / 2, 1});
   (void)next(2 * sizes_.rows);

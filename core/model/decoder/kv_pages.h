@@ -31,9 +31,11 @@ struct PassRows {
   void begin_sequence(std::span<const int32_t> its_pages) { pages.emplace_back(its_pages.begin(), its_pages.end()); }
   // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence. `along`: by which
   // its query and key are rotated. `last`: of the last row of the sequence that it attends to, its own or one behind
-  // it in this pass.
-  void append(int64_t token, int64_t position, const RowPosition& along, int64_t last);
-  void append(int64_t token, int64_t position) { append(token, position, equal_positions(position), position); }
+  // it in this pass. `first`: of the first one that it attends to although it is outside of a window.
+  void append(int64_t token, int64_t position, const RowPosition& along, int64_t last, int64_t first);
+  void append(int64_t token, int64_t position) {
+    append(token, position, equal_positions(position), position, position);
+  }
   // The logits of the last row appended are wanted.
   void mark_output() { outputs.push_back(static_cast<int32_t>(size() - 1)); }
   int64_t size() const { return std::ssize(tokens); }
@@ -44,7 +46,8 @@ struct PassRows {
   int64_t page_rows;
   std::vector<int32_t> tokens, positions, sequences; // of each row
   std::vector<int32_t> lengths;                      // of each row: how many rows of its sequence it attends to
-  bool looks_ahead = false;                          // whether some row attends to one behind it
+  std::vector<int32_t> first;                        // of each row, see append()
+  bool has_ranges = false;                           // whether some row attends to one behind it, or outside of windows
   std::array<std::vector<int32_t>, 3> rotary;        // of each row, on each axis
   bool has_axes = false;                             // whether some row has not the same one on all axes
   std::vector<int32_t> places;                       // of each row, among all rows of all pages
@@ -59,7 +62,7 @@ struct StagedRows {
     int64_t rows, outputs, sequences, pages; // pages: of the longest sequence
     bool independent;                        // PassRows::are_independent()
     bool has_axes = false;                   // PassRows::has_axes
-    bool looks_ahead = false;                // PassRows::looks_ahead
+    bool has_ranges = false;                 // PassRows::has_ranges
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
@@ -76,12 +79,13 @@ struct StagedRows {
   void restage(const PassRows& rows);
 
   at::Tensor tokens, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
+  at::Tensor first;                      // int32 [rows]: PassRows::first, where has_ranges()
   at::Tensor positions;                  // as ops::Segments has them
   at::Tensor places;                     // int64 [2, rows]: the page, and the row in it
   at::Tensor outputs;                    // int32: rows whose logits are wanted, then padding
   at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
-  bool looks_ahead() const { return sizes_.looks_ahead; }
+  bool has_ranges() const { return sizes_.has_ranges; }
 
  private:
   Sizes sizes_;

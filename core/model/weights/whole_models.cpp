@@ -171,25 +171,12 @@ WholeModelFamily::Configs read_gemma3(ConfigReader& reader) {
   return out;
 }
 
-// The windows of PaliGemma 2 do not divide a prompt, which therefore has to lie in one.
-void check_paligemma2(ConfigReader& reader, const WholeModelFamily::Configs& configs) {
-  ConfigReader vision(configs.vision, reader.where()), decoder(configs.decoder, reader.where());
-  const int64_t side = vision.square("image_size", 224, 1, 1 << 14) / vision.square("patch_size", 16, 1, 1 << 14),
-                window = decoder.whole("sliding_window", 4096, 1);
-  if (side * side >= window)
-    reader.problems().add(
-        "an image of {} rows leaves no room for a question in 'sliding_window' = {}, in which all rows "
-        "of a prompt have to lie",
-        side * side, window);
-}
-
 WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", of_onevision.vision);
   if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip_vision_model";
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "gemma";
-  if (out.decoder["model_type"] == "gemma2") check_paligemma2(reader, out);
   out.decoder.erase("use_bidirectional_attention"); // of prompts, which is the connector's
   out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
   out.connector = {{"kind", "paligemma"}};

@@ -20,6 +20,8 @@ struct AttentionShape {
   int64_t window = 0;
   // int32 [tokens]: the last row that each attends to, its own or one behind it; undefined: its own.
   at::Tensor last = {};
+  // int32 [tokens]: the first row that each attends to although it is outside of the window; undefined: its own.
+  at::Tensor first = {};
   double softcap = 0; // scores s become softcap * tanh(s / softcap); 0: they stay as they are
   // Under a causal mask, of rows that attend to rows of the same buffer: no segment has more of them. 0: unknown.
   int64_t longest = 0;

@@ -115,7 +115,8 @@ template <class Body>
 void each_range(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
   constexpr int64_t max_rows = 1024;
   const int64_t ahead = shape.longest > 0 ? shape.longest : end - begin, // with its own, as `back`
-      back = shape.window > 0 ? std::min(shape.window, ahead) : ahead, rows = std::clamp(back, min_rows, max_rows);
+      back = shape.window > 0 && !shape.first.defined() ? std::min(shape.window, ahead) : ahead,
+                rows = std::clamp(back, min_rows, max_rows);
   for (int64_t first = begin; first < end; first += rows) {
     const int64_t stop = std::min(first + rows, end), first_key = std::max(begin, first - back + 1);
     int64_t stop_key = stop;
@@ -146,7 +147,10 @@ void each_segment(const AttentionShape& shape, Body&& body) {
 Tensor outside_range(const AttentionShape& shape, const Tensor& row_of_q, const Tensor& row_of_key) {
   const Tensor last = shape.last.defined() ? shape.last.index_select(0, row_of_q) : row_of_q;
   Tensor outside = row_of_key.unsqueeze(0).gt(last.unsqueeze(1));
-  if (shape.window > 0) outside |= (row_of_q.unsqueeze(1) - row_of_key.unsqueeze(0)).ge(shape.window);
+  if (shape.window == 0) return outside;
+  Tensor before = (row_of_q.unsqueeze(1) - row_of_key.unsqueeze(0)).ge(shape.window);
+  if (shape.first.defined()) before &= row_of_key.unsqueeze(0).lt(shape.first.index_select(0, row_of_q).unsqueeze(1));
+  outside |= before;
   return outside;
 }
 

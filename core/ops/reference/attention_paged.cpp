@@ -8,6 +8,7 @@
 #include <ATen/ops/concat.h>
 #include <ATen/ops/einsum.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
@@ -45,14 +46,13 @@ PagesOfRows pages_of(const fvlm_paged_attention_query& query, const Tensor& page
   return {of_row, key.unsqueeze(0).lt(lengths.unsqueeze(1))};
 }
 
-// The pages that windows of this many keys, up to the one at each position, may lie in, or all where rows attend to
-// keys behind it.
+// The pages that windows of this many keys, from the first one of each row on, may lie in, or all where rows attend to
+// others besides.
 PagesOfRows pages_in_window(const PagedKeys& keys, const Tensor& sequences, const Tensor& lengths,
-                            const Tensor& positions, int64_t window) {
+                            const Tensor& first_key, int64_t window) {
   const int64_t page_rows = keys.k_pages.size(1), max_pages = keys.page_table.size(1),
                 of_window = std::min(max_pages, (window + page_rows - 2) / page_rows + 1),
-                count = keys.looks_ahead ? max_pages : of_window;
-  const Tensor first_key = (positions - (window - 1)).clamp_min(0);
+                count = keys.has_ranges ? max_pages : of_window;
   const Tensor page_RP = first_key.floor_divide(page_rows).unsqueeze(1) + at::arange(count, lengths.options());
   const Tensor of_row = keys.page_table.index_select(0, sequences.clamp(0, keys.page_table.size(0) - 1))
                             .gather(1, page_RP.clamp_max(max_pages - 1).to(at::kLong))
@@ -135,19 +135,21 @@ void Attention::forward_paged(const fvlm_call&, const PagedQuery& query, const P
   for (int64_t first = 0; first < query.rows; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, query.rows - first);
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, count); };
-    const auto pages = query_window > 0
-                           ? pages_in_window(all, rows(sequences), rows(lengths), rows(lengths) - 1, query_window)
-                           : pages_of(query, all.page_table, rows(sequences), rows(lengths));
+    const auto pages = query_window > 0 ? pages_in_window(all, rows(sequences), rows(lengths),
+                                                          (rows(lengths) - query_window).clamp_min(0), query_window)
+                                        : pages_of(query, all.page_table, rows(sequences), rows(lengths));
     store(rows(out), attend(query.scale, pages, rows(q), all.k_pages, all.v_pages));
   }
 }
 
 Tensor paged_attention_in_window(const Tensor& q, const PagedKeys& keys, const Tensor& positions, int64_t window,
                                  double scale, double softcap) {
+  Tensor first_key = (positions - (window - 1)).clamp_min(0);
+  if (keys.has_ranges && keys.first.defined()) first_key = at::minimum(first_key, keys.first);
   std::vector<Tensor> parts;
   for (int64_t first = 0; first < q.size(0); first += rows_at_once) {
     const auto rows = [&](const Tensor& x) { return x.narrow(0, first, std::min(rows_at_once, q.size(0) - first)); };
-    const auto pages = pages_in_window(keys, rows(keys.sequences), rows(keys.lengths), rows(positions), window);
+    const auto pages = pages_in_window(keys, rows(keys.sequences), rows(keys.lengths), rows(first_key), window);
     parts.push_back(attend(scale, pages, rows(q), keys.k_pages, keys.v_pages, softcap).to(q.scalar_type()));
   }
   return parts.empty() ? at::zeros_like(q) : at::concat(parts);

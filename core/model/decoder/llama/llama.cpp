@@ -301,8 +301,8 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const ops::PagedKeys keys{pages.keys(i),  pages.values(i), rows.page_table,
-                              rows.sequences, rows.lengths,    rows.looks_ahead()};
+    const ops::PagedKeys keys{pages.keys(i), pages.values(i),   rows.page_table, rows.sequences,
+                              rows.lengths,  rows.has_ranges(), rows.first};
     const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
       return Value(ops.append_and_attend(scaled_queries(no_grad, qkv, factors), config_.num_attention_heads, keys,
                                          rows.positions, rows.places, rows.are_independent(), layer.attention, norms));
