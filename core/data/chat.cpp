@@ -4,8 +4,6 @@
 #include "base/log.h"
 #include "data/visual_marks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace fvlm {

@@ -4,8 +4,6 @@
 #include "data/normalization.h"
 #include "data/unicode.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace fvlm {

@@ -1,5 +1,4 @@
 // Reads a Hugging Face tokenizer.json into a Tokenizer and rejects features that are not supported, by name.
-#include "base/error.h"
 #include "base/file.h"
 #include "data/normalization.h"
 #include "data/tokenizer.h"

@@ -4,8 +4,6 @@
 #include "data/media/resize.h"
 #include "data/media/video.h"
 
-#include <fmt/format.h>
-
 namespace fvlm {
 namespace {
 

@@ -2,12 +2,10 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/parallel.h"
 #include "data/samples/named_media.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <vector>
 

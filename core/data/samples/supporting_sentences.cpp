@@ -1,6 +1,5 @@
 #include "data/samples/supporting_sentences.h"
 
-#include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "data/samples/parts.h"

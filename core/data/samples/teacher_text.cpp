@@ -2,7 +2,6 @@
 // source of a question as text.
 #include "base/error.h"
 #include "base/text.h"
-#include "data/samples/error_context.h"
 #include "data/samples/sample_reader.h"
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,5 @@
 #include "data/media/video.h"
 
-#include "base/error.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
 #include "data/samples/parts.h"

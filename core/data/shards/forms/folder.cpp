@@ -1,5 +1,4 @@
 // A folder of files as a tar has them: those with the same name up to their ending are one sample.
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "data/media/endings.h"
