@@ -10,27 +10,11 @@
 #include "data/samples/frames.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace fvlm {
 namespace {
 
 namespace fs = std::filesystem;
-
-class BytesInMemory final : public RandomAccess {
- public:
-  // `file`: what the bytes belong to; null: something that outlives this.
-  BytesInMemory(std::span<const std::byte> bytes, std::shared_ptr<const MappedFile> file)
-      : bytes_(bytes), file_(std::move(file)) {}
-  uint64_t size() const override { return bytes_.size(); }
-  void read(uint64_t offset, std::span<std::byte> into) const override {
-    std::memcpy(into.data(), bytes_.data() + offset, into.size());
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::shared_ptr<const MappedFile> file_;
-};
 
 bool is_picture(const fs::path& path) {
   const std::string ending = path.extension().string();

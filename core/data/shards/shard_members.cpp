@@ -37,18 +37,6 @@ class WholeFile final : public RandomAccess {
   RetryingFile file_;
 };
 
-class OwnBytes final : public RandomAccess {
- public:
-  explicit OwnBytes(std::vector<uint8_t> bytes) : bytes_(std::move(bytes)) {}
-  uint64_t size() const override { return bytes_.size(); }
-  void read(uint64_t offset, std::span<std::byte> into) const override {
-    std::memcpy(into.data(), bytes_.data() + offset, into.size());
-  }
-
- private:
-  std::vector<uint8_t> bytes_;
-};
-
 // A binary value, or the text of one: "data:image/png;base64,..." or base64 alone.
 std::vector<uint8_t> bytes_of(nlohmann::json& value, const std::string& name) {
   if (value.is_binary()) return std::move(static_cast<std::vector<uint8_t>&>(value.get_binary()));
@@ -100,8 +88,9 @@ std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
 std::unique_ptr<const RandomAccess> Shard::open(const Member& member) const {
   if (member.row >= 0) {
     auto object = json(sample(member.row));
-    return std::make_unique<OwnBytes>(
+    const auto bytes = std::make_shared<const std::vector<uint8_t>>(
         bytes_of(object->at(nlohmann::json::json_pointer(member.pointer)), "'" + member.pointer.substr(1) + "'"));
+    return std::make_unique<BytesInMemory>(std::as_bytes(std::span(*bytes)), bytes);
   }
   if (member.file.empty()) return std::make_unique<PartOfFile>(*file_, member);
   if (access(member.file.c_str(), R_OK) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
