@@ -4,8 +4,6 @@
 #include "jinja/interpreter.h"
 #include "jinja/parser.h"
 
-#include <algorithm>
-
 namespace fvlm::jinja {
 
 struct Tree {
