@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/path_hint.h"
-#include "recipe/freeze.h"
 
 #include <fmt/format.h>
 

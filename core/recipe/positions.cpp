@@ -1,7 +1,6 @@
 #include "recipe/positions.h"
 
 #include "recipe/schema/mistakes.h"
-#include "recipe/schema/type.h"
 
 #include <fmt/format.h>
 

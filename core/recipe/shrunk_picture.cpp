@@ -4,8 +4,6 @@
 #include "recipe/bilinear_place.h"
 #include "recipe/frame_lines.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
