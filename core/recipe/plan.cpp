@@ -51,31 +51,13 @@ double Muon::momentum_at(int64_t step) const {
 }
 
 const char* name_of(LlamaFamily family) {
-  switch (family) {
-  case LlamaFamily::llama:
-    return "llama";
-  case LlamaFamily::qwen2:
-    return "qwen2";
-  case LlamaFamily::qwen3:
-    break;
-  }
-  return "qwen3";
+  constexpr const char* names[] = {"llama", "qwen2", "qwen3"};
+  return names[static_cast<size_t>(family)];
 }
 
 const char* name_of(Measure measure) {
-  switch (measure) {
-  case Measure::loss:
-    return "loss";
-  case Measure::choice:
-    return "choice";
-  case Measure::preference:
-    return "preference";
-  case Measure::answer:
-    return "answer";
-  case Measure::bits_per_byte:
-    break;
-  }
-  return "bits_per_byte";
+  constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte"};
+  return names[static_cast<size_t>(measure)];
 }
 
 double Curve::at(double progress) const {

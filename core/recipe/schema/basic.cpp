@@ -22,47 +22,41 @@ std::string with_range(const char* noun, const Range& range) {
   return text.empty() ? noun : fmt::format("{} {}", noun, text);
 }
 
-class NumberType : public Type<double> {
+std::optional<double> finite_number(const Value& value) {
+  const auto number = as_number(value);
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
+
+std::optional<int64_t> whole_number(const Value& value) {
+  if (const auto* whole = std::get_if<int64_t>(&value.data)) return *whole;
+  constexpr double exact = 9007199254740992; // 2^53: beyond it a double cannot hold every integer
+  const auto* number = std::get_if<double>(&value.data);
+  if (!number || !(std::abs(*number) <= exact && *number == std::floor(*number))) return std::nullopt;
+  return static_cast<int64_t>(*number);
+}
+
+template <class T>
+class NumberType : public Type<T> {
  public:
-  explicit NumberType(Range range) : range_(range) {}
-  std::string expected() const override { return with_range("a number", range_); }
-  std::string lua_type() const override { return "number"; }
+  using Convert = std::optional<T> (*)(const Value&);
+  NumberType(const char* noun, const char* lua_type, Range range, Convert convert)
+      : noun_(noun), lua_type_(lua_type), range_(range), convert_(convert) {}
+  std::string expected() const override { return with_range(noun_, range_); }
+  std::string lua_type() const override { return lua_type_; }
   bool accepts(const Value& value) const override { return as_number(value).has_value(); }
-  bool read(Reader& reader, const Value& value, double& out) const override {
+  bool read(Reader& reader, const Value& value, T& out) const override {
     reader.record_origin(value.origin);
-    auto number = as_number(value);
-    if (!number || !std::isfinite(*number) || !range_.holds(*number))
-      return reader.report_unexpected(value, expected());
+    const auto number = convert_(value);
+    if (!number || !range_.holds(static_cast<double>(*number))) return reader.report_unexpected(value, expected());
     out = *number;
     return true;
   }
-  Json write(const double& in, Write) const override { return in; }
+  Json write(const T& in, Write) const override { return in; }
 
  private:
+  const char *noun_, *lua_type_;
   Range range_;
-};
-
-class IntegerType : public Type<int64_t> {
- public:
-  explicit IntegerType(Range range) : range_(range) {}
-  std::string expected() const override { return with_range("an integer", range_); }
-  std::string lua_type() const override { return "integer"; }
-  bool accepts(const Value& value) const override { return as_number(value).has_value(); }
-  bool read(Reader& reader, const Value& value, int64_t& out) const override {
-    reader.record_origin(value.origin);
-    constexpr double exact = 9007199254740992; // 2^53: beyond it a double cannot hold every integer
-    auto number = as_number(value);
-    bool is_double = std::holds_alternative<double>(value.data);
-    if (!number || !range_.holds(*number) ||
-        (is_double && !(std::abs(*number) <= exact && *number == std::floor(*number))))
-      return reader.report_unexpected(value, expected());
-    out = is_double ? static_cast<int64_t>(*number) : std::get<int64_t>(value.data);
-    return true;
-  }
-  Json write(const int64_t& in, Write) const override { return in; }
-
- private:
-  Range range_;
+  Convert convert_;
 };
 
 class BooleanType : public Type<bool> {
@@ -137,11 +131,11 @@ std::string Range::text() const {
 }
 
 Ref<double> number(Range range) {
-  return make_type<NumberType>(range);
+  return make_type<NumberType<double>>("a number", "number", range, finite_number);
 }
 
 Ref<int64_t> integer(Range range) {
-  return make_type<IntegerType>(range);
+  return make_type<NumberType<int64_t>>("an integer", "integer", range, whole_number);
 }
 
 Ref<bool> boolean() {
