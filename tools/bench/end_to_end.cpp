@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "device/runtime.h"
 #include "feed/staging.h"
 #include "model/execution.h"
 #include "model/weights/visual_rows.h"

@@ -1,5 +1,4 @@
 // fvlm-engine bench end-to-end: training from JPEGs in shards, beside the device's steps alone.
-#include "base/error.h"
 #include "base/scratch_folder.h"
 #include "base/table.h"
 #include "base/text.h"
