@@ -7,8 +7,8 @@
 #include "bench/cpu_step.h"
 #include "bench/synthetic_model.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "cli/tensor_module.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ constexpr Verb subjects[] = {
     {"data", "measure the data loader, against webdataset and PIL", bench_data},
 };
 
-void print_table(const bench::CpuStepReport& report) {
+void print_cpu_step(const bench::CpuStepReport& report) {
   TextTable table({"batch", "side", "median ms", "min ms", "CPU ms", "samples/s", "loss", "ratio", "of min", "of CPU"});
   for (const auto& row : report.rows) {
     const auto line = [&](const std::string& name, const char* who, const bench::CpuStepSide& side,
@@ -102,23 +102,16 @@ int cpu_step(Arguments arguments) {
   request.peer = peer_of(*parsed, step_peer);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
   const auto report =
-      bench::measure_cpu_step(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (!parsed->flag("json")) {
-    print_table(report);
-    return 0;
-  }
-  Json document{{"bench", "cpu-step"},
-                {"model", request.model.empty() ? request.shape : request.model.string()},
-                {"mode", request.mode},
-                {"dtype", "fp32"},
-                {"recompute", request.recompute},
-                {"peer", request.peer}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+      with_progress([&](const auto& progress) { return bench::measure_cpu_step(request, *registry, progress); });
+  return show(*parsed,
+              {{"bench", "cpu-step"},
+               {"model", request.model.empty() ? request.shape : request.model.string()},
+               {"mode", request.mode},
+               {"dtype", "fp32"},
+               {"recompute", request.recompute},
+               {"peer", request.peer}},
+              report, print_cpu_step);
 }
 
 } // namespace

@@ -7,8 +7,8 @@
 #include "bench/data.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "cli/tensor_module.h"
 
 #include <fmt/format.h>
@@ -77,17 +77,11 @@ int bench_data(Arguments arguments) {
     request.sets = bench::make_data_sets(program_folder() / "make-shapes", folder.path());
   }
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
-  const auto report = bench::measure_data(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (!parsed->flag("json")) {
-    print_table(report, request);
-    return 0;
-  }
-  Json document{{"bench", "data"}, {"workers", request.workers}, {"size", request.size}, {"peer", request.peer}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  const auto report =
+      with_progress([&](const auto& progress) { return bench::measure_data(request, *registry, progress); });
+  return show(*parsed,
+              {{"bench", "data"}, {"workers", request.workers}, {"size", request.size}, {"peer", request.peer}}, report,
+              [&](const auto& shown) { print_table(shown, request); });
 }
 
 } // namespace fvlm::cli

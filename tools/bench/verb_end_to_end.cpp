@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "bench/end_to_end.h"
 #include "bench/verb.h"
+#include "bench/verb_report.h"
 #include "bench/verb_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -79,20 +80,18 @@ int bench_end_to_end(Arguments arguments) {
   const bench::MadeShards data =
       bench::make_jpeg_shards(shards, folder, [&](int64_t done, int64_t total) { making.samples(done, total); });
   making.finish();
-  Progress progress("measuring");
-  const auto report =
-      bench::measure_end_to_end(request, data, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (!parsed->flag("json")) {
-    print_report(report, request, shards, data);
-    return 0;
-  }
-  Json document{{"bench", "end-to-end"},       {"device", request.device},     {"shape", request.shape},
-                {"frames", request.frames},    {"text", request.text},         {"samples", shards.samples},
-                {"pictures", shards.pictures}, {"jpeg_bytes", data.jpeg_bytes}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  const auto report = with_progress(
+      [&](const auto& progress) { return bench::measure_end_to_end(request, data, *registry, progress); });
+  return show(*parsed,
+              {{"bench", "end-to-end"},
+               {"device", request.device},
+               {"shape", request.shape},
+               {"frames", request.frames},
+               {"text", request.text},
+               {"samples", shards.samples},
+               {"pictures", shards.pictures},
+               {"jpeg_bytes", data.jpeg_bytes}},
+              report, [&](const auto& shown) { print_report(shown, request, shards, data); });
 }
 
 } // namespace fvlm::cli

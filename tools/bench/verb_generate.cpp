@@ -5,9 +5,9 @@
 #include "bench/generation.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "bench/videos.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "cli/tensor_module.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::vector<int64_t> numbers_in(const std::string& list) {
   return numbers;
 }
 
-void print(const bench::GenerationReport& report) {
+void print_answers(const bench::GenerationReport& report) {
   fmt::print("prompts of {} tokens, answers of {}\n\n", report.prompt, report.answer);
   TextTable table({"shape", "at once", "side", "first token ms", "tokens/s", "after the first", "memory", "ratio"});
   for (const auto& row : report.rows) {
@@ -56,7 +56,7 @@ void print(const bench::GenerationReport& report) {
   fmt::print("{}", table.text());
 }
 
-void print(const bench::VideosReport& report) {
+void print_videos(const bench::VideosReport& report) {
   fmt::print("{} videos of {} frames, questions of {} tokens, answers of {}\n\n", report.videos, report.frames,
              report.prompt, report.answer);
   TextTable table({"shape", "together s", "one after another s", "ratio", "tokens/s together"});
@@ -65,17 +65,6 @@ void print(const bench::VideosReport& report) {
                fmt::format("{:.2f}", row.ratio()),
                fmt::format("{:.0f}", static_cast<double>(report.videos * report.answer) / row.together)});
   fmt::print("{}", table.text());
-}
-
-template <class Report>
-int show(const Report& report, const ParsedOptions& parsed, Json document) {
-  if (!parsed.flag("json")) {
-    print(report);
-    return 0;
-  }
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
 }
 
 int time_videos(const ParsedOptions& parsed, const model::Execution& execution, Registry& registry) {
@@ -91,10 +80,10 @@ int time_videos(const ParsedOptions& parsed, const model::Execution& execution, 
   request.prompt = parsed.integer_or("prompt", request.prompt);
   request.answer = parsed.integer_or("answer", request.answer);
   request.repeat = parsed.integer_or("repeat", request.repeat);
-  Progress progress("measuring");
-  const auto report = bench::measure_videos(request, registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  return show(report, parsed, {{"bench", "generate"}, {"device", execution.device}, {"dtype", execution.dtype}});
+  const auto report =
+      with_progress([&](const auto& progress) { return bench::measure_videos(request, registry, progress); });
+  return show(parsed, {{"bench", "generate"}, {"device", execution.device}, {"dtype", execution.dtype}}, report,
+              print_videos);
 }
 
 } // namespace
@@ -155,15 +144,14 @@ int bench_generate(Arguments arguments) {
   initialize_device(request.execution.device);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
   const auto report =
-      bench::measure_generation(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  return show(report, *parsed,
+      with_progress([&](const auto& progress) { return bench::measure_generation(request, *registry, progress); });
+  return show(*parsed,
               {{"bench", "generate"},
                {"device", request.execution.device},
                {"dtype", request.execution.dtype},
-               {"peer", request.peer}});
+               {"peer", request.peer}},
+              report, print_answers);
 }
 
 } // namespace fvlm::cli

@@ -5,9 +5,9 @@
 #include "bench/op.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "bench/verb_training.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ std::vector<std::string> cells_of(const bench::OpReport& report, const std::opti
   return {fmt::format("{:.1f}", *seconds * 1e6), fmt::format("{:.0f} %", report.ceiling.share(work, *seconds) * 100)};
 }
 
-void print(const bench::OpReport& report) {
+void print_operations(const bench::OpReport& report) {
   fmt::print("{}\n\n", report.ceiling.text());
   std::string configuration;
   for (const auto& row : report.rows) {
@@ -83,17 +83,9 @@ int bench_op(Arguments arguments) {
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
-  const auto report = bench::measure_ops(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (!parsed->flag("json")) {
-    print(report);
-    return 0;
-  }
-  Json document{{"bench", "op"}, {"device", request.device}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  const auto report =
+      with_progress([&](const auto& progress) { return bench::measure_ops(request, *registry, progress); });
+  return show(*parsed, {{"bench", "op"}, {"device", request.device}}, report, print_operations);
 }
 
 } // namespace fvlm::cli

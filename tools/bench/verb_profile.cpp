@@ -6,9 +6,9 @@
 #include "bench/profile.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "bench/verb_training.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "dist/rendezvous.h"
 #include "model/execution.h"
 
@@ -203,27 +203,25 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   request.context = ops::ContextGroup::of(*ranks);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
-  const auto report = bench::measure_profile(request, *registry, [&](const auto&... step) {
-    if (ranks->is_first()) progress.steps(step...);
+  const auto report = with_progress([&](const bench::Progress& progress) {
+    return bench::measure_profile(request, *registry, [&](const auto&... step) {
+      if (ranks->is_first()) progress(step...);
+    });
   });
-  progress.finish();
   if (!ranks->is_first()) return 0;
-  if (!parsed->flag("json")) {
-    print_table(report, subject.pairs);
-    if (request.sustained > 0) print_sustained(report, request.sustained);
-    for (const auto& row : report.rows)
+  const auto print = [&](const bench::ProfileReport& shown) {
+    print_table(shown, subject.pairs);
+    if (request.sustained > 0) print_sustained(shown, request.sustained);
+    for (const auto& row : shown.rows)
       if (row.anatomy) print_anatomy(row);
-    return 0;
-  }
-  Json document{{"bench", subject.name},
-                {"device", request.device},
-                {"frames", request.frames},
-                {"text", request.text},
-                {"peer", request.peer}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  };
+  return show(*parsed,
+              {{"bench", subject.name},
+               {"device", request.device},
+               {"frames", request.frames},
+               {"text", request.text},
+               {"peer", request.peer}},
+              report, print);
 }
 
 } // namespace

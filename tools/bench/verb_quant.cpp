@@ -4,9 +4,9 @@
 #include "base/text.h"
 #include "bench/quant.h"
 #include "bench/verb.h"
+#include "bench/verb_report.h"
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "model/weights/resolve_model.h"
 
@@ -58,6 +58,13 @@ void print_losses(const bench::QuantReport& report) {
     table.row({loss.scheme, loss.module, loss.set, loss.mode, join(values, ", ")});
   }
   fmt::print("{}", table.text());
+}
+
+void print_quant(const bench::QuantReport& report) {
+  print_sizes(report);
+  print_products(report);
+  print_speeds(report);
+  print_losses(report);
 }
 
 } // namespace
@@ -117,22 +124,13 @@ int bench_quant(Arguments arguments) {
   request.execution = execution_of(*parsed);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
-  const auto report = bench::measure_quant(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (parsed->flag("json")) {
-    Json document{{"bench", "quant"},
-                  {"model", request.model.empty() ? request.shape : request.model.string()},
-                  {"device", request.execution.device}};
-    document.update(report.json());
-    fmt::print("{}", dump(document));
-    return 0;
-  }
-  print_sizes(report);
-  print_products(report);
-  print_speeds(report);
-  print_losses(report);
-  return 0;
+  const auto report =
+      with_progress([&](const auto& progress) { return bench::measure_quant(request, *registry, progress); });
+  return show(*parsed,
+              {{"bench", "quant"},
+               {"model", request.model.empty() ? request.shape : request.model.string()},
+               {"device", request.execution.device}},
+              report, print_quant);
 }
 
 } // namespace fvlm::cli

@@ -5,9 +5,9 @@
 #include "bench/ragged.h"
 #include "bench/verb.h"
 #include "bench/verb_peer.h"
+#include "bench/verb_report.h"
 #include "bench/verb_training.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 
 #include <fmt/format.h>
 
@@ -85,6 +85,11 @@ void print_peer(const bench::RaggedReport& report) {
   }
 }
 
+void print_ragged(const bench::RaggedReport& report) {
+  for (const auto& row : report.rows) print_row(row);
+  if (report.peer) print_peer(report);
+}
+
 std::vector<std::string> frozen_groups(const std::string& names) {
   const auto known = plan::parameter_groups({});
   auto groups = split(names, ',');
@@ -134,22 +139,15 @@ int bench_ragged(Arguments arguments) {
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);
-  Progress progress("measuring");
-  const auto report = bench::measure_ragged(request, *registry, [&](const auto&... step) { progress.steps(step...); });
-  progress.finish();
-  if (!parsed->flag("json")) {
-    for (const auto& row : report.rows) print_row(row);
-    if (report.peer) print_peer(report);
-    return 0;
-  }
-  Json document{{"bench", "ragged"},
-                {"device", request.device},
-                {"shape", request.shape},
-                {"seed", request.seed},
-                {"peer", request.peer}};
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  const auto report =
+      with_progress([&](const auto& progress) { return bench::measure_ragged(request, *registry, progress); });
+  return show(*parsed,
+              {{"bench", "ragged"},
+               {"device", request.device},
+               {"shape", request.shape},
+               {"seed", request.seed},
+               {"peer", request.peer}},
+              report, print_ragged);
 }
 
 } // namespace fvlm::cli

@@ -9,9 +9,9 @@
 #include "bench/serving.h"
 #include "bench/training.h"
 #include "bench/verb.h"
+#include "bench/verb_report.h"
 #include "cli/answering_model.h"
 #include "cli/plugin_options.h"
-#include "cli/progress.h"
 #include "cli/tensor_module.h"
 #include "model/weights/resolve_model.h"
 
@@ -160,7 +160,7 @@ void print_times(const bench::ServingReport& report) {
              table.text());
 }
 
-void print(const bench::ServingReport& report) {
+void print_serving(const bench::ServingReport& report) {
   fmt::print("questions of {} words, {:.0f} % with a picture, answers of at most {} tokens; ms are p50 p90 p99\n\n",
              report.prompts.prompt, 100 * report.prompts.images, report.prompts.answer);
   TextTable table(
@@ -217,7 +217,7 @@ int bench_serve(Arguments arguments) {
   const bench::ServingLoad load = load_of(*parsed);
   bench::ServingReport report{load.prompts, {}, 0, {}};
   Progress progress("measuring");
-  const auto show = [&](const auto&... step) { progress.steps(step...); };
+  const auto count = [&](const auto&... step) { progress.steps(step...); };
   std::optional<bench::SyntheticModels> models;
   Json document{{"bench", "serve"}};
   if (url) {
@@ -227,7 +227,7 @@ int bench_serve(Arguments arguments) {
     bench::HttpAddress address = bench::address_of(*url);
     if (const char* token = std::getenv("FVLM_SERVE_TOKEN")) address.token = token;
     document["url"] = *url;
-    measure_serving(address, load, /*has_times=*/false, report, show);
+    measure_serving(address, load, /*has_times=*/false, report, count);
   } else {
     const ServedModel served = served_model(*parsed, models);
     document.update(Json{{"model", parsed->value_or("shape", served.folder.string())},
@@ -237,24 +237,18 @@ int bench_serve(Arguments arguments) {
     { // it ends before the server begins, so that they do not share the machine
       initialize_device(served.execution.device);
       AnsweringModel model(*parsed, "bench serve", served.folder, served.execution);
-      report.offline = answer_offline(model.generator, model.prompts, load, show);
+      report.offline = answer_offline(model.generator, model.prompts, load, count);
     }
     bench::ServerProcess server(served.folder,
                                 server_options(*parsed, served, report.offline->cache_rows, load.max_clients()));
     report.ready_seconds = server.seconds_to_ready();
-    measure_serving(server.address(), load, /*has_times=*/true, report, show);
+    measure_serving(server.address(), load, /*has_times=*/true, report, count);
     server.stop();
     progress.finish();
     pass_on_warnings(server);
   }
   progress.finish();
-  if (!parsed->flag("json")) {
-    print(report);
-    return 0;
-  }
-  document.update(report.json());
-  fmt::print("{}", dump(document));
-  return 0;
+  return show(*parsed, std::move(document), report, print_serving);
 }
 
 } // namespace fvlm::cli
