@@ -101,7 +101,7 @@ int bench_generate(Arguments arguments) {
       "bounds can be seen. --videos times answers of a synthetic fVLM about many videos at once, from frames to the\n"
       "last token, and the same one after another.",
       "bench generate --shapes 135m --batches 1,32 --peer eager");
-  with_generation_peer_option(with_plugin_options(options))
+  with_peer_option(with_plugin_options(options), generation_peer)
       .value("shapes", "NAMES", "tiny, 135m (default), 360m, 1.7b and other shapes of `bench cpu-step`")
       .value("batches", "LIST", "prompts that are answered at once; default 1,8,32")
       .value("prompt", "N", "tokens of each prompt; default 72, with --videos 16")
@@ -140,7 +140,7 @@ int bench_generate(Arguments arguments) {
   request.model = parsed->value_or("model", "");
   request.draft = parsed->value_or("draft", "");
   request.draft_tokens = parsed->integer_or("speculate", request.draft_tokens);
-  request.peer = generation_peer_of(*parsed);
+  request.peer = peer_of(*parsed, generation_peer);
   initialize_device(request.execution.device);
 
   const auto registry = open_registry(*parsed);

@@ -59,7 +59,7 @@ int bench_op(Arguments arguments) {
       "time; above 100 % where a cache holds the tensors. On a GPU, calls are captured as a CUDA graph where\n"
       "possible, to exclude host time. PyTorch's gradients, moments and weights all have the given precision.",
       "bench op --configurations 135m:8 --operations attention,linear");
-  with_op_peer_option(with_training_options(options))
+  with_peer_option(with_training_options(options), op_peer)
       .value("configurations", "LIST", fmt::format("SHAPE:SAMPLES; default {}", default_configurations))
       .value("shapes", "LIST",
              "shapes of operations, in place of configurations:\n                    " +
@@ -79,7 +79,7 @@ int bench_op(Arguments arguments) {
   if (const auto names = parsed->value("operations")) request.operations = split(*names, ',');
   request.frames = parsed->integer_or("frames", request.frames);
   request.text = parsed->integer_or("text", request.text);
-  request.peer = op_peer_of(*parsed);
+  request.peer = peer_of(*parsed, op_peer);
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);

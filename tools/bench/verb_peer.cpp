@@ -16,11 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* training_peer = "tools/oracle/train-step";
-constexpr const char* ragged_peer = "tools/oracle/train-ragged";
-constexpr const char* op_peer = "tools/oracle/time-op";
-constexpr const char* generation_peer = "tools/oracle/time-generate";
-
 // Throws Error(plugin) where another user could change it: where the program is installed, this is no source tree but a
 // folder that may be everybody's.
 std::string source_tree_peer(const std::string& tool) {
@@ -43,14 +38,6 @@ std::string required_source_tree_peer(const std::string& tool) {
   return peer;
 }
 
-// The value of --peer is a mode of the source tree's script, or a command.
-std::string peer_command(const ParsedOptions& parsed, const char* tool, std::initializer_list<std::string_view> modes) {
-  const std::string wanted = parsed.value_or("peer", "none");
-  if (wanted == "none") return "";
-  if (std::ranges::find(modes, wanted) == modes.end()) return wanted;
-  return fmt::format("{} --how {}", required_source_tree_peer(tool), wanted);
-}
-
 } // namespace
 
 Options& with_peer_option(Options& options, const std::string& tool) {
@@ -69,52 +56,34 @@ std::string peer_of(const ParsedOptions& parsed, const std::string& tool) {
   return peer;
 }
 
-Options& with_training_peer_option(Options& options) {
-  return options.value("peer", "HOW",
-                       fmt::format("also measure PyTorch, with {} of the source\n"
-                                   "                    tree: eager; graph: one CUDA graph; compiled, which takes\n"
-                                   "                    minutes; compiled-graph; or another COMMAND",
-                                   training_peer));
+const PeerScript training_peer{"tools/oracle/train-step",
+                               {"eager", "graph", "compiled", "compiled-graph"},
+                               "also measure PyTorch, with {} of the source\n"
+                               "                    tree: eager; graph: one CUDA graph; compiled, which takes\n"
+                               "                    minutes; compiled-graph; or another COMMAND"};
+const PeerScript ragged_peer{"tools/oracle/train-ragged",
+                             {"eager"},
+                             "also measure PyTorch: eager, with {} of the source\n"
+                             "                    tree; or another COMMAND"};
+const PeerScript op_peer{"tools/oracle/time-op",
+                         {"eager", "compiled"},
+                         "also measure PyTorch's operations, with {} of the source\n"
+                         "                    tree: eager; compiled, which is slow to start; or another COMMAND"};
+const PeerScript generation_peer{"tools/oracle/time-generate",
+                                 {"eager", "compiled"},
+                                 "also measure transformers, with {} of the source\n"
+                                 "                    tree: eager; compiled, which takes minutes; or another COMMAND"};
+
+Options& with_peer_option(Options& options, const PeerScript& script) {
+  return options.value("peer", "HOW", fmt::format(fmt::runtime(script.help), script.tool));
 }
 
-std::string training_peer_of(const ParsedOptions& parsed) {
-  return peer_command(parsed, training_peer, {"eager", "graph", "compiled", "compiled-graph"});
-}
-
-Options& with_ragged_peer_option(Options& options) {
-  return options.value("peer", "HOW",
-                       fmt::format("also measure PyTorch: eager, with {} of the source\n"
-                                   "                    tree; or another COMMAND",
-                                   ragged_peer));
-}
-
-std::string ragged_peer_of(const ParsedOptions& parsed) {
+std::string peer_of(const ParsedOptions& parsed, const PeerScript& script) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
-  return wanted == "eager" ? required_source_tree_peer(ragged_peer) : wanted;
-}
-
-Options& with_op_peer_option(Options& options) {
-  return options.value(
-      "peer", "HOW",
-      fmt::format("also measure PyTorch's operations, with {} of the source\n"
-                  "                    tree: eager; compiled, which is slow to start; or another COMMAND",
-                  op_peer));
-}
-
-std::string op_peer_of(const ParsedOptions& parsed) {
-  return peer_command(parsed, op_peer, {"eager", "compiled"});
-}
-
-Options& with_generation_peer_option(Options& options) {
-  return options.value("peer", "HOW",
-                       fmt::format("also measure transformers, with {} of the source\n"
-                                   "                    tree: eager; compiled, which takes minutes; or another COMMAND",
-                                   generation_peer));
-}
-
-std::string generation_peer_of(const ParsedOptions& parsed) {
-  return peer_command(parsed, generation_peer, {"eager", "compiled"});
+  if (std::ranges::find(script.modes, wanted) == script.modes.end()) return wanted;
+  const std::string peer = required_source_tree_peer(script.tool);
+  return script.modes.size() == 1 ? peer : fmt::format("{} --how {}", peer, wanted);
 }
 
 } // namespace fvlm::cli

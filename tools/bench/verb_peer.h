@@ -3,6 +3,8 @@
 #include "cli/options.h"
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace fvlm::cli {
 
@@ -13,19 +15,16 @@ Options& with_peer_option(Options& options, const std::string& tool);
 // source tree that this program was built in runs in the Python whose LibTorch the engine uses.
 std::string peer_of(const ParsedOptions& parsed, const std::string& tool);
 
-// For benchmarks of training: --peer selects how PyTorch runs, or is a command. By default there is no peer.
-Options& with_training_peer_option(Options& options);
-std::string training_peer_of(const ParsedOptions& parsed);
-// For training on samples of all lengths, where the PyTorch script only runs eagerly.
-Options& with_ragged_peer_option(Options& options);
-std::string ragged_peer_of(const ParsedOptions& parsed);
+// A script of the source tree that measures PyTorch or transformers on the same work. By default there is no peer:
+// --peer is one of the script's modes, or another command.
+struct PeerScript {
+  const char* tool;                    // its path in the source tree
+  std::vector<std::string_view> modes; // its --how; a script with a single mode has no such option
+  const char* help;                    // of --peer, with {} where the path stands
+};
+extern const PeerScript training_peer, ragged_peer, op_peer, generation_peer;
 
-// For single operations.
-Options& with_op_peer_option(Options& options);
-std::string op_peer_of(const ParsedOptions& parsed);
-
-// For generation.
-Options& with_generation_peer_option(Options& options);
-std::string generation_peer_of(const ParsedOptions& parsed);
+Options& with_peer_option(Options& options, const PeerScript& script);
+std::string peer_of(const ParsedOptions& parsed, const PeerScript& script);
 
 } // namespace fvlm::cli

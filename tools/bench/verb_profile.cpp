@@ -151,7 +151,7 @@ std::unique_ptr<dist::Ranks> join_ranks(const std::optional<dist::Launch>& launc
 
 int profile(Arguments arguments, Options options, const Subject& subject) {
   const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
-  with_training_peer_option(with_training_options(options))
+  with_peer_option(with_training_options(options), training_peer)
       .value("configurations", "LIST",
              fmt::format("SHAPE:{}, optionally followed by one of :{};\n                         default {}", samples,
                          fmt::join(bench::configuration_variants, ", :"), subject.configurations))
@@ -192,7 +192,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
   request.sustained = parsed->number_or("sustained", request.sustained);
-  request.peer = training_peer_of(*parsed);
+  request.peer = peer_of(*parsed, training_peer);
   const auto launch = dist::launch_of_environment();
   if (launch) dist::choose_gpu(*launch);
   read_training_options(*parsed, request);

@@ -115,7 +115,7 @@ int bench_ragged(Arguments arguments) {
       "captures nothing, so that its steady state is its whole passes. The losses of both on the first pack must\n"
       "agree within 1 %.",
       "bench ragged --packs 256:5760,512:11520");
-  with_ragged_peer_option(with_training_options(options))
+  with_peer_option(with_training_options(options), ragged_peer)
       .value("shape", "NAME", "tiny, quickstart, 135m (default) or 1.7b")
       .value("packs", "LIST", fmt::format("FRAMES:TOKENS of a pack, which is one step; default {}", default_packs))
       .value("samples", "N", "samples per pass; default 512")
@@ -132,7 +132,7 @@ int bench_ragged(Arguments arguments) {
   request.passes = parsed->integer_or("passes", request.passes);
   request.workers = parsed->integer_or("workers", request.workers);
   request.seed = static_cast<uint64_t>(parsed->integer_or("seed", static_cast<int64_t>(request.seed)));
-  request.peer = ragged_peer_of(*parsed);
+  request.peer = peer_of(*parsed, ragged_peer);
   if (const auto names = parsed->value("freeze")) request.freeze = frozen_groups(*names);
   if (!request.freeze.empty() && !request.peer.empty())
     throw Error(ErrorKind::usage, "--freeze and --peer are mutually exclusive: the peer trains all groups");
