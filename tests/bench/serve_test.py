@@ -119,6 +119,12 @@ class Stored(unittest.TestCase):
             found = subprocess.run([*words, "--dtype", dtype], capture_output=True, text=True, preexec_fn=limit_files)
             self.assertEqual(found.returncode, code, found.stdout + found.stderr)
 
+    def test_tokens_of_products_are_whole_numbers_above_0(self):
+        for words, tokens in (("--tokens: '8x' is no number", "1,8x"), ("expected numbers above 0, got '0'", "0")):
+            found = subprocess.run([str(engine), "bench", "quant", "--shape", "tiny", "--tokens", tokens], capture_output=True, text=True)
+            self.assertEqual(found.returncode, 2, found.stderr)
+            self.assertIn(words, found.stderr)
+
     def test_compares_quantized_weights_with_what_is_run(self):
         sizes = {}
         for dtype in ("fp32", "bf16"):

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "bench/generation.h"
 #include "bench/verb.h"
+#include "bench/verb_numbers.h"
 #include "bench/verb_peer.h"
 #include "bench/verb_report.h"
 #include "bench/videos.h"
@@ -12,22 +13,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 namespace fvlm::cli {
 namespace {
-
-std::vector<int64_t> numbers_in(const std::string& list) {
-  std::vector<int64_t> numbers;
-  for (const std::string& text : split(list, ',')) {
-    int64_t number = 0;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (end.ec != std::errc() || end.ptr != text.data() + text.size())
-      throw Error(ErrorKind::usage, "--batches: '{}' is no number", text).advise("--batches 1,8,32");
-    numbers.push_back(number);
-  }
-  return numbers;
-}
 
 void print_answers(const bench::GenerationReport& report) {
   fmt::print("prompts of {} tokens, answers of {}\n\n", report.prompt, report.answer);
@@ -133,7 +120,7 @@ int bench_generate(Arguments arguments) {
   bench::GenerationRequest request;
   request.execution = execution;
   if (const auto names = parsed->value("shapes")) request.shapes = split(*names, ',');
-  if (const auto list = parsed->value("batches")) request.batches = numbers_in(*list);
+  if (const auto list = parsed->value("batches")) request.batches = numbers_in("batches", *list);
   request.prompt = parsed->integer_or("prompt", request.prompt);
   request.answer = parsed->integer_or("answer", request.answer);
   request.repeat = parsed->integer_or("repeat", request.repeat);

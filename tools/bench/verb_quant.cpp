@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "bench/quant.h"
 #include "bench/verb.h"
+#include "bench/verb_numbers.h"
 #include "bench/verb_report.h"
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
@@ -103,12 +104,9 @@ int bench_quant(Arguments arguments) {
     throw Error(ErrorKind::usage, "--prompt and --answer: expected 1 or more, and 0 or at least 2");
   request.repeat = parsed->integer_or("repeat", request.repeat, 1);
   if (const auto words = parsed->value("tokens")) {
-    request.tokens.clear();
-    for (const std::string& word : split(*words, ',')) {
-      const int64_t tokens = std::atoll(word.c_str());
-      if (tokens < 1) throw Error(ErrorKind::usage, "--tokens: expected numbers above 0, got '{}'", word);
-      request.tokens.push_back(tokens);
-    }
+    request.tokens = numbers_in("tokens", *words);
+    for (const int64_t tokens : request.tokens)
+      if (tokens < 1) throw Error(ErrorKind::usage, "--tokens: expected numbers above 0, got '{}'", tokens);
   }
   if (const auto names = parsed->value("schemes")) {
     request.schemes.clear();

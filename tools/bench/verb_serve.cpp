@@ -9,6 +9,7 @@
 #include "bench/serving.h"
 #include "bench/training.h"
 #include "bench/verb.h"
+#include "bench/verb_numbers.h"
 #include "bench/verb_report.h"
 #include "cli/answering_model.h"
 #include "cli/plugin_options.h"
@@ -17,7 +18,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 
@@ -57,20 +57,9 @@ Options serve_load_options() {
   return options;
 }
 
-template <class Number>
-Number number_in(const std::string& option, const std::string& text) {
-  Number number{};
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (end.ec != std::errc() || end.ptr != text.data() + text.size())
-    throw Error(ErrorKind::usage, "--{}: '{}' is no number", option, text);
-  return number;
-}
-
 bench::ServingLoad load_of(const ParsedOptions& parsed) {
   bench::ServingLoad load;
-  load.clients.clear();
-  for (const std::string& text : split(parsed.value_or("clients", "1,8,64"), ','))
-    load.clients.push_back(number_in<int64_t>("clients", text));
+  load.clients = numbers_in("clients", parsed.value_or("clients", "1,8,64"));
   if (const auto rates = parsed.value("rate"))
     for (std::string text : split(*rates, ',')) {
       const bool is_share = text.ends_with('%');
