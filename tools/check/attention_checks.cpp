@@ -4,7 +4,7 @@
 #include "check/formulas.h"
 #include "check/generic.h"
 #include "check/invalid_queries.h"
-#include "check/workbench.h"
+#include "check/operand.h"
 
 #include <ATen/core/Tensor.h>
 

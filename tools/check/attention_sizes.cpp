@@ -1,6 +1,5 @@
 // Attention at all sizes up to those of the bundled recipes, varying one dimension at a time.
 #include "check/attention.h"
-#include "check/families.h"
 #include "check/generic.h"
 #include "check/sizes.h"
 

@@ -1,7 +1,6 @@
 // `--bench`: speed and memory against the reference, on the shapes that the engine's own plugins are held to.
 #include "check/attention.h"
 #include "check/families.h"
-#include "check/formulas.h"
 #include "check/generic.h"
 #include "check/kernels.h"
 #include "check/loss.h"
@@ -9,7 +8,6 @@
 #include "check/packer.h"
 #include "check/quantizer.h"
 #include "check/reference.h"
-#include "check/workbench.h"
 #include "plugin/kinds.h"
 
 #include <ATen/Parallel.h>

@@ -1,7 +1,6 @@
 // Checks of concurrency: the pieces of a parallel_for, interleaved calls of two instances, hosts with many threads.
 #include "check/child.h"
 #include "check/generic.h"
-#include "check/workbench.h"
 
 #include <chrono>
 #include <optional>

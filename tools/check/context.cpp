@@ -2,9 +2,6 @@
 
 #include "check/families.h"
 
-#include <algorithm>
-#include <array>
-
 namespace fvlm::check {
 
 Outcome ok(std::string text) {

@@ -1,16 +1,13 @@
 #include "check/generic.h"
 
 #include "check/families.h"
+#include "check/operand.h"
 #include "check/probe.h"
 #include "check/process_checks.h"
-#include "check/workbench.h"
-#include "plugin/untrusted.h"
 
 #include <ATen/ops/nonzero.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 namespace fvlm::check {
 namespace {

@@ -1,7 +1,7 @@
 // Checks of the interface: instances, supports(), and structs of unknown sizes.
 #include "check/families.h"
 #include "check/generic.h"
-#include "check/workbench.h"
+#include "check/operand.h"
 #include "plugin/untrusted.h"
 
 namespace fvlm::check {

@@ -1,6 +1,5 @@
 // Checks of kernels plugins: the same properties of each operation that the plugin offers.
 #include "check/families.h"
-#include "check/formulas.h"
 #include "check/generic.h"
 #include "check/invalid_queries.h"
 #include "check/kernels.h"

@@ -1,5 +1,4 @@
 // Options of operations that a plugin may refuse in supports(): forms of gelu, norms of heads, tables of frequencies.
-#include "check/families.h"
 #include "check/generic.h"
 #include "check/kernels.h"
 

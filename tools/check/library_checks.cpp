@@ -3,7 +3,6 @@
 #include "base/text.h"
 #include "check/context.h"
 #include "check/families.h"
-#include "check/probe.h"
 #include "plugin/kinds.h"
 
 #include <fvlm/fvlm.h>

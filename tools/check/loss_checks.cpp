@@ -4,7 +4,7 @@
 #include "check/generic.h"
 #include "check/invalid_queries.h"
 #include "check/loss.h"
-#include "check/workbench.h"
+#include "check/operand.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -3,8 +3,8 @@
 #include "check/formulas.h"
 #include "check/generic.h"
 #include "check/invalid_queries.h"
+#include "check/operand.h"
 #include "check/optimizer.h"
-#include "check/workbench.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isfinite.h>

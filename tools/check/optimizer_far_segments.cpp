@@ -1,7 +1,7 @@
 // Arenas of which only the segments' pages are mapped: segments at offsets beyond 32 bits, or at the ends of pages.
 #include "check/formulas.h"
+#include "check/operand.h"
 #include "check/optimizer.h"
-#include "check/workbench.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>

@@ -1,6 +1,6 @@
 #include "check/oracle.h"
 
-#include "check/workbench.h"
+#include "check/operand.h"
 #include "plugin/dtype.h"
 
 #include <ATen/ops/isfinite.h>

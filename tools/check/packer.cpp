@@ -1,7 +1,6 @@
 #include "check/packer.h"
 
 #include "check/families.h"
-#include "check/formulas.h"
 #include "check/workbench.h"
 
 #include <ATen/ops/tensor.h>

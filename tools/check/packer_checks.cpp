@@ -4,7 +4,6 @@
 #include "check/generic.h"
 #include "check/packer.h"
 #include "check/probe.h"
-#include "check/workbench.h"
 
 #include <alloca.h>
 #include <functional>

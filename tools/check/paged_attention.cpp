@@ -6,7 +6,6 @@
 #include "check/workbench.h"
 #include "plugin/kinds.h"
 
-#include <ATen/ops/concat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rsqrt.h>

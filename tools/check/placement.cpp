@@ -1,7 +1,6 @@
 // Checks of memory layouts: strides of rows and heads, alignment, guard pages around tensors.
 #include "check/families.h"
 #include "check/generic.h"
-#include "check/workbench.h"
 
 namespace fvlm::check {
 namespace {

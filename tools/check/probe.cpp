@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -13,9 +12,7 @@
 #include <link.h>
 #include <malloc.h>
 #include <new>
-#include <pthread.h>
 #include <sys/mman.h>
-#include <sys/time.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #include <vector>

@@ -2,14 +2,10 @@
 
 #include "check/families.h"
 #include "check/growth.h"
+#include "check/operand.h"
 #include "check/other_process.h"
 #include "check/probe.h"
 #include "check/process_state.h"
-#include "check/workbench.h"
-
-#include <algorithm>
-#include <chrono>
-#include <thread>
 
 namespace fvlm::check {
 namespace {

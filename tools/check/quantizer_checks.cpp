@@ -1,6 +1,5 @@
 // Checks of quantizers, one property per row.
 #include "check/families.h"
-#include "check/formulas.h"
 #include "check/generic.h"
 #include "check/invalid_queries.h"
 #include "check/quantizer.h"

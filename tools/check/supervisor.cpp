@@ -7,7 +7,6 @@
 
 #include <csignal>
 #include <cstring>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace fvlm::check {

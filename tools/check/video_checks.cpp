@@ -3,7 +3,6 @@
 #include "check/generic.h"
 #include "check/growth.h"
 #include "check/video.h"
-#include "check/workbench.h"
 
 #include <cmath>
 #include <functional>
