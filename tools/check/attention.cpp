@@ -189,12 +189,8 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   forward.cu_seqlens_q = cu_q.abi(), forward.cu_seqlens_kv = cu_kv.abi();
   forward.positions_q = abi_of(positions_q), forward.positions_kv = abi_of(positions_kv);
   forward.out = out.abi();
-  std::vector<Operand*> writes{&out};
-  for (size_t i = 0; i < saved.size(); ++i) {
-    forward.saved[i] = saved[i]->abi();
-    writes.push_back(saved[i]);
-  }
-  bench.call("forward", bench.required().forward_workspace, writes, table.forward, forward);
+  for (size_t i = 0; i < saved.size(); ++i) forward.saved[i] = saved[i]->abi();
+  bench.call("forward", bench.required().forward_workspace, table.forward, forward);
   if (!c.backward || !bench.can_continue()) return bench.finish();
 
   fvlm_attention_backward backward{};
@@ -209,14 +205,12 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
     backward.guest_d_out = bench.input("guest_d_out", n.guest_d_out).abi();
     backward.guest_cu_seqlens = starts("guest_cu_seqlens", c.extra_queries).abi();
   }
-  writes = {&bench.output("d_q", n.q.sizes(), c.dtype)};
-  backward.d_q = writes[0]->abi();
+  backward.d_q = bench.output("d_q", n.q.sizes(), c.dtype).abi();
   if (!c.dq_only) {
-    writes.push_back(&bench.output("d_k", n.k.sizes(), c.dtype));
-    writes.push_back(&bench.output("d_v", n.v.sizes(), c.dtype));
-    backward.d_k = writes[1]->abi(), backward.d_v = writes[2]->abi();
+    backward.d_k = bench.output("d_k", n.k.sizes(), c.dtype).abi();
+    backward.d_v = bench.output("d_v", n.v.sizes(), c.dtype).abi();
   }
-  bench.call("backward", bench.required().backward_workspace, writes, table.backward, backward);
+  bench.call("backward", bench.required().backward_workspace, table.backward, backward);
   return bench.finish();
 }
 

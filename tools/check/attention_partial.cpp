@@ -178,15 +178,14 @@ Run run(Context& context, const PartialCase& c, const Variation& variation) {
   forward.v = bench.input("v", n.v).abi();
   forward.cu_seqlens_q = bench.input("cu_seqlens_q", cumulative(c.lengths_q), Rows::contiguous).abi();
   forward.cu_seqlens_kv = bench.input("cu_seqlens_kv", cumulative(c.lengths_kv), Rows::contiguous).abi();
-  Operand& out = bench.output("out", n.q.sizes(), c.dtype);
-  forward.out = out.abi();
+  forward.out = bench.output("out", n.q.sizes(), c.dtype).abi();
   const auto saved = bench.saved("saved");
   if (saved.size() != 1 || saved[0]->view().sizes() != at::IntArrayRef({c.tokens_q(), c.heads_q}) ||
       saved[0]->view().scalar_type() != at_least_float(c.dtype))
     throw RowAborted{State::failed, "requirements() asks for other tensors than the log-sum-exp, [tokens_q, heads_q]"};
   saved[0]->view().fill_(infinity);
   forward.saved[0] = saved[0]->abi();
-  bench.call("forward", bench.required().forward_workspace, {&out, saved[0]}, table.forward, forward);
+  bench.call("forward", bench.required().forward_workspace, table.forward, forward);
   if (!bench.can_continue()) return bench.finish();
 
   fvlm_attention_backward backward{};
@@ -195,10 +194,10 @@ Run run(Context& context, const PartialCase& c, const Variation& variation) {
   backward.out = bench.input("merged out", n.merged_out).abi();
   backward.saved[0] = bench.input("merged log-sum-exp", n.merged_log_sum_exp, Rows::contiguous).abi();
   backward.d_out = bench.input("d_out", n.d_out).abi();
-  Operand &d_q = bench.output("d_q", n.q.sizes(), c.dtype), &d_k = bench.output("d_k", n.k.sizes(), c.dtype),
-          &d_v = bench.output("d_v", n.v.sizes(), c.dtype);
-  backward.d_q = d_q.abi(), backward.d_k = d_k.abi(), backward.d_v = d_v.abi();
-  bench.call("backward", bench.required().backward_workspace, {&d_q, &d_k, &d_v}, table.backward, backward);
+  backward.d_q = bench.output("d_q", n.q.sizes(), c.dtype).abi();
+  backward.d_k = bench.output("d_k", n.k.sizes(), c.dtype).abi();
+  backward.d_v = bench.output("d_v", n.v.sizes(), c.dtype).abi();
+  bench.call("backward", bench.required().backward_workspace, table.backward, backward);
   return bench.finish();
 }
 

@@ -167,7 +167,12 @@ Trial kernel_trial(const KernelCase& c) {
     if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op).c_str());
     return answer;
   };
-  trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
+  trial.run = [c](Context& context, const Variation& variation) {
+    const auto& table = context.table<fvlm_kernels_v1>();
+    Workbench bench(context, variation);
+    if (bench.begin(table, c.query(context.device))) kernel_of(c.op).run(bench, table, c);
+    return bench.finish();
+  };
   trial.expect = once([c] {
     auto all = kernel_of(c.op).expect(c);
     std::erase_if(all, [&](const Expected& one) { return !c.needs_gradient(one.name); });

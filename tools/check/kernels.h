@@ -61,7 +61,7 @@ constexpr bool is_norm(int op) {
 
 // One operation, in its own file.
 struct Kernel {
-  Run (*run)(Context&, const KernelCase&, const Variation&);
+  void (*run)(Workbench&, const fvlm_kernels_v1&, const KernelCase&); // begin() went well
   Expectation (*expect)(const KernelCase&);
 };
 // Says so where y of a norm with `ties` and a residual was computed from the sum before it was rounded; else "".

@@ -149,55 +149,46 @@ Expectation expect(const KernelCase& c) {
 }
 
 void run_forward(Workbench& bench, decltype(fvlm_kernels_v1::linear_forward) forward, const KernelCase& c,
-                 const Numbers& n, Operand& x, Operand& weight, bool alias) {
+                 const Numbers& n, Operand& x, Operand& weight) {
   Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
-  Operand& y = residual && alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
+  Operand& y = bench.output_over(residual, "y", n.d_y.sizes(), c.dtype);
   Operand* pre = (c.gelu || c.swiglu) && c.backward
                      ? &bench.output("pre_activation", {c.rows, n.weight.size(0)}, c.dtype)
                      : nullptr;
   Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
-  Operand* y_rest = !c.writes_compensation ? nullptr
-                    : rest && alias        ? &bench.alias("y_rest", *rest)
-                                           : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
+  Operand* y_rest = c.writes_compensation ? &bench.output_over(rest, "y_rest", n.d_y.sizes(), c.dtype) : nullptr;
   Operand* norm_weight = c.norm ? &bench.input("norm_weight", n.norm_weight, Rows::contiguous) : nullptr;
-  bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), forward,
+  bench.call("forward", bench.required().forward_workspace, forward,
              fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
                                  abi_of(rest), abi_of(y_rest), abi_of(norm_weight)});
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &x = bench.input("x", n.x),
           &weight = bench.input("weight", n.weight, c.strided_weight ? Rows::free : Rows::contiguous);
-  if (!c.gives_input_gradient_alone()) run_forward(bench, table.linear_forward, c, n, x, weight, variation.alias);
-  if (!c.backward || c.swiglu || !bench.can_continue()) return bench.finish();
+  if (!c.gives_input_gradient_alone()) run_forward(bench, table.linear_forward, c, n, x, weight);
+  if (!c.backward || c.swiglu || !bench.can_continue()) return;
 
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand* before = c.gelu_on_input || c.swiglu_input ? &bench.input("pre_activation before x", n.before) : nullptr;
-  Operand& d_x =
-      c.swiglu_input && variation.alias ? bench.alias("d_x", *before) : bench.output("d_x", n.before.sizes(), c.dtype);
+  Operand& d_x = bench.output_over(c.swiglu_input ? before : nullptr, "d_x", n.before.sizes(), c.dtype);
   Operand* of_swiglu = c.swiglu_input && c.output ? &bench.output("x", n.x.sizes(), c.dtype) : nullptr;
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
-  bench.call("backward", bench.required().backward_workspace, present({&d_x, of_swiglu, sums}),
-             table.linear_input_gradient,
+  bench.call("backward", bench.required().backward_workspace, table.linear_input_gradient,
              fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate,
                                         abi_of(sums), abi_of(of_swiglu)});
-  if (c.frozen || c.gives_input_gradient_alone() || !bench.can_continue()) return bench.finish();
+  if (c.frozen || c.gives_input_gradient_alone() || !bench.can_continue()) return;
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;
   Operand* again = c.both_gradients && c.needs_gradient("d_x with d_weight")
                        ? &bench.output("d_x with d_weight", n.x.sizes(), c.dtype)
                        : nullptr;
-  bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias, again}),
-             table.linear_weight_gradient,
+  bench.call("weight gradient", bench.required().backward_workspace, table.linear_weight_gradient,
              fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias),
                                          c.both_gradients ? weight.abi() : nullptr, abi_of(again)});
-  return bench.finish();
 }
 
 } // namespace

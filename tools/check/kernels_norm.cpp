@@ -97,26 +97,19 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const bool rms = c.op == FVLM_OP_RMSNORM;
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
 
   Operand& x = bench.input("x", n.x);
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
   Operand& weight = bench.input("weight", n.weight, Rows::contiguous);
   Operand* bias = rms ? nullptr : &bench.input("bias", n.bias, Rows::contiguous);
   Operand& y = bench.output("y", n.x.sizes(), c.dtype);
-  Operand* sum = nullptr;
-  if (c.residual)
-    sum = variation.alias ? &bench.alias("sum", variation.alias == 1 ? x : *residual)
-                          : &bench.output("sum", n.x.sizes(), c.dtype);
+  const bool second_choice = bench.variation().alias == 2;
+  Operand* sum = c.residual ? &bench.output_over(second_choice ? residual : &x, "sum", n.x.sizes(), c.dtype) : nullptr;
   Operand* rest = c.reads_compensation ? &bench.input("rest", n.rest) : nullptr;
-  Operand* sum_rest = !c.writes_compensation    ? nullptr
-                      : rest && variation.alias ? &bench.alias("sum_rest", *rest)
-                                                : &bench.output("sum_rest", n.x.sizes(), c.dtype);
+  Operand* sum_rest = c.writes_compensation ? &bench.output_over(rest, "sum_rest", n.x.sizes(), c.dtype) : nullptr;
   auto saved = c.backward ? bench.saved("saved") : std::vector<Operand*>{};
 
   fvlm_norm_forward forward{};
@@ -124,22 +117,14 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   forward.weight = weight.abi(), forward.bias = abi_of(bias);
   forward.y = y.abi(), forward.sum = abi_of(sum);
   forward.rest = abi_of(rest), forward.sum_rest = abi_of(sum_rest);
-  std::vector<Operand*> writes{&y};
-  if (sum) writes.push_back(sum);
-  if (sum_rest) writes.push_back(sum_rest);
-  for (size_t i = 0; i < saved.size(); ++i) {
-    forward.saved[i] = saved[i]->abi();
-    writes.push_back(saved[i]);
-  }
-  bench.call("forward", bench.required().forward_workspace, writes,
-             rms ? table.rmsnorm_forward : table.layernorm_forward, forward);
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  for (size_t i = 0; i < saved.size(); ++i) forward.saved[i] = saved[i]->abi();
+  bench.call("forward", bench.required().forward_workspace, rms ? table.rmsnorm_forward : table.layernorm_forward,
+             forward);
+  if (!c.backward || !bench.can_continue()) return;
 
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand* d_sum = c.has_d_sum ? &bench.input("d_sum", n.d_sum) : nullptr;
-  Operand& d_x = variation.alias == 2 && d_sum ? bench.alias("d_x", *d_sum)
-                 : variation.alias             ? bench.alias("d_x", d_y)
-                                               : bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand& d_x = bench.output_over(second_choice && d_sum ? d_sum : &d_y, "d_x", n.x.sizes(), c.dtype);
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = rms ? nullptr : parameter_gradient(bench, c, "d_bias", n.held_bias);
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
@@ -150,13 +135,8 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
   backward.d_x = d_x.abi(), backward.d_weight = abi_of(d_weight), backward.d_bias = abi_of(d_bias);
   backward.d_x_sums = abi_of(sums);
-  writes = {&d_x};
-  if (d_weight) writes.push_back(d_weight);
-  if (d_bias) writes.push_back(d_bias);
-  if (sums) writes.push_back(sums);
-  bench.call("backward", bench.required().backward_workspace, writes,
-             rms ? table.rmsnorm_backward : table.layernorm_backward, backward);
-  return bench.finish();
+  bench.call("backward", bench.required().backward_workspace, rms ? table.rmsnorm_backward : table.layernorm_backward,
+             backward);
 }
 
 } // namespace

@@ -39,18 +39,14 @@ Expectation expect(const KernelCase& c) {
   return {{"out", turned(at::kDouble), turned(c.dtype), c.dtype}};
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   Operand& x = bench.input("x", x_of(c));
   Operand& positions = bench.input("positions", positions_of(c), Rows::contiguous);
-  Operand& out = variation.alias ? bench.alias("out", x) : bench.output("out", x.view().sizes(), c.dtype);
+  Operand& out = bench.output_over(&x, "out", x.view().sizes(), c.dtype);
   Operand* frequencies = c.frequencies ? &bench.input("frequencies", frequencies_of(c), Rows::contiguous) : nullptr;
   const fvlm_requirements& needs = bench.required();
-  bench.call("forward", c.inverse ? needs.backward_workspace : needs.forward_workspace, {&out}, table.rope,
+  bench.call("forward", c.inverse ? needs.backward_workspace : needs.forward_workspace, table.rope,
              fvlm_rope_apply{0, c.inverse, x.abi(), positions.abi(), out.abi(), abi_of(frequencies)});
-  return bench.finish();
 }
 
 } // namespace rope
@@ -89,25 +85,19 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &gate = bench.input("gate", n.gate), &up = bench.input("up", n.up);
   Operand& y = bench.output("y", n.gate.sizes(), c.dtype);
-  bench.call("forward", bench.required().forward_workspace, {&y}, table.swiglu_forward,
+  bench.call("forward", bench.required().forward_workspace, table.swiglu_forward,
              fvlm_swiglu_forward{0, gate.abi(), up.abi(), y.abi()});
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return;
   Operand& d_y = bench.input("d_y", n.d_y);
-  Operand& d_gate = variation.alias ? bench.alias("d_gate", gate) : bench.output("d_gate", n.gate.sizes(), c.dtype);
-  Operand& d_up = variation.alias ? bench.alias("d_up", up) : bench.output("d_up", n.gate.sizes(), c.dtype);
-  Operand* again = !c.output         ? nullptr
-                   : variation.alias ? &bench.alias("y again", d_y)
-                                     : &bench.output("y again", n.gate.sizes(), c.dtype);
-  bench.call("backward", bench.required().backward_workspace, present({&d_gate, &d_up, again}), table.swiglu_backward,
+  Operand& d_gate = bench.output_over(&gate, "d_gate", n.gate.sizes(), c.dtype);
+  Operand& d_up = bench.output_over(&up, "d_up", n.gate.sizes(), c.dtype);
+  Operand* again = c.output ? &bench.output_over(&d_y, "y again", n.gate.sizes(), c.dtype) : nullptr;
+  bench.call("backward", bench.required().backward_workspace, table.swiglu_backward,
              fvlm_swiglu_backward{0, gate.abi(), up.abi(), d_y.abi(), d_gate.abi(), d_up.abi(), abi_of(again)});
-  return bench.finish();
 }
 
 } // namespace swiglu
@@ -144,23 +134,19 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand& x = bench.input("x", n.x);
   Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
   Operand& y = bench.output("y", n.x.sizes(), c.dtype);
-  bench.call("forward", bench.required().forward_workspace, {&y}, table.bias_gelu_forward,
+  bench.call("forward", bench.required().forward_workspace, table.bias_gelu_forward,
              fvlm_bias_gelu_forward{0, x.abi(), abi_of(bias), y.abi()});
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return;
   Operand& d_y = bench.input("d_y", n.d_y);
-  Operand& d_x = variation.alias ? bench.alias("d_x", d_y) : bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand& d_x = bench.output_over(&d_y, "d_x", n.x.sizes(), c.dtype);
   Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held) : nullptr;
-  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_bias}), table.bias_gelu_backward,
+  bench.call("backward", bench.required().backward_workspace, table.bias_gelu_backward,
              fvlm_bias_gelu_backward{0, c.accumulate, x.abi(), abi_of(bias), d_y.abi(), d_x.abi(), abi_of(d_bias)});
-  return bench.finish();
 }
 
 } // namespace bias_gelu
@@ -201,25 +187,21 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &x = bench.input("x", n.x), &scale = bench.input("scale", n.scale, Rows::contiguous),
           &residual = bench.input("residual", n.residual);
-  Operand& y = variation.alias ? bench.alias("y", residual) : bench.output("y", n.x.sizes(), c.dtype);
-  bench.call("forward", bench.required().forward_workspace, {&y}, table.layerscale_forward,
+  Operand& y = bench.output_over(&residual, "y", n.x.sizes(), c.dtype);
+  bench.call("forward", bench.required().forward_workspace, table.layerscale_forward,
              fvlm_layerscale_forward{0, x.abi(), scale.abi(), residual.abi(), y.abi()});
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return;
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_scale = parameter_gradient(bench, c, "d_scale", n.held);
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
-  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_scale, sums}), table.layerscale_backward,
+  bench.call("backward", bench.required().backward_workspace, table.layerscale_backward,
              fvlm_layerscale_backward{0, c.accumulate, x.abi(), scale.abi(), d_y.abi(), d_x.abi(), abi_of(d_scale),
                                       abi_of(sums)});
-  return bench.finish();
 }
 
 } // namespace layerscale

@@ -51,23 +51,20 @@ Expectation expect(const KernelCase& c) {
 
 // A strided operand for gradients of several layers, spaced like their parameters.
 Operand* spaced_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
-  return c.accumulate ? &bench.input(name, held) : &bench.output(name, held.sizes(), held.scalar_type());
+  return c.accumulate ? &bench.updated(name, held, Rows::free) : &bench.output(name, held.sizes(), held.scalar_type());
 }
 
 // With `frozen`, only the bias has a gradient, and d_scaled_weight is not given.
-Run run(Context& context, const KernelCase& c, const Variation& variation) {
-  const auto& table = context.table<fvlm_kernels_v1>();
+void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  Workbench bench(context, variation);
-  if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &scale = bench.input("scale", n.scale), &weight = bench.input("weight", n.weight),
           &bias = bench.input("bias", n.bias);
   Operand& scaled_weight = bench.output("scaled_weight", n.weight.sizes(), c.dtype);
   Operand& scaled_bias = bench.output("scaled_bias", n.bias.sizes(), c.dtype);
   bench.call(
-      "forward", bench.required().forward_workspace, {&scaled_weight, &scaled_bias}, table.scaled_rows_forward,
+      "forward", bench.required().forward_workspace, table.scaled_rows_forward,
       fvlm_scaled_rows_forward{0, scale.abi(), weight.abi(), bias.abi(), scaled_weight.abi(), scaled_bias.abi()});
-  if (!c.backward || !bench.can_continue()) return bench.finish();
+  if (!c.backward || !bench.can_continue()) return;
 
   Operand* d_scaled_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.d_scaled_weight);
   Operand* d_scaled_bias = c.needs_gradient("d_scale") || c.needs_gradient("d_bias")
@@ -78,11 +75,9 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   };
   Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
           *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);
-  bench.call("backward", bench.required().backward_workspace, present({d_scale, d_weight, d_bias}),
-             table.scaled_rows_backward,
+  bench.call("backward", bench.required().backward_workspace, table.scaled_rows_backward,
              fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(d_scaled_weight),
                                        abi_of(d_scaled_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
-  return bench.finish();
 }
 
 } // namespace

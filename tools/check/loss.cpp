@@ -120,25 +120,19 @@ Run run(Context& context, const LossCase& c, const Variation& variation) {
     fvlm_loss_forward forward{};
     forward.hidden = hidden.abi(), forward.weight = weight.abi(), forward.targets = targets.abi();
     forward.losses = losses.abi();
-    std::vector<Operand*> writes{&losses};
-    for (size_t i = 0; i < saved.size(); ++i) {
-      forward.saved[i] = saved[i]->abi();
-      writes.push_back(saved[i]);
-    }
-    bench.call("forward", bench.required().forward_workspace, writes, table.forward, forward);
+    for (size_t i = 0; i < saved.size(); ++i) forward.saved[i] = saved[i]->abi();
+    bench.call("forward", bench.required().forward_workspace, table.forward, forward);
     if ((!c.d_hidden && !c.d_weight) || !bench.can_continue()) return bench.finish();
   }
 
   Operand& d_losses = bench.input("d_losses", n.d_losses, Rows::contiguous);
   Operand *d_hidden = nullptr, *d_weight = nullptr;
-  std::vector<Operand*> writes;
-  if (c.d_hidden) writes.push_back(d_hidden = &bench.output("d_hidden", n.hidden.sizes(), c.dtype));
-  if (c.accumulate && c.d_weight) writes.push_back(d_weight = &bench.updated("d_weight", n.held));
-  if (!c.accumulate && c.d_weight)
-    writes.push_back(d_weight = &bench.output("d_weight", n.held.sizes(), c.gradient_dtype, Rows::contiguous));
+  if (c.d_hidden) d_hidden = &bench.output("d_hidden", n.hidden.sizes(), c.dtype);
+  if (c.d_weight)
+    d_weight = c.accumulate ? &bench.updated("d_weight", n.held)
+                            : &bench.output("d_weight", n.held.sizes(), c.gradient_dtype, Rows::contiguous);
   if (c.fused) {
-    writes.push_back(&losses);
-    bench.call("fused", bench.required().backward_workspace, writes, table.fused,
+    bench.call("fused", bench.required().backward_workspace, table.fused,
                fvlm_loss_fused{0, c.accumulate, hidden.abi(), weight.abi(), targets.abi(), d_losses.abi(), losses.abi(),
                                abi_of(d_hidden), abi_of(d_weight)});
     return bench.finish();
@@ -150,7 +144,7 @@ Run run(Context& context, const LossCase& c, const Variation& variation) {
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
   backward.d_hidden = abi_of(d_hidden);
   backward.d_weight = abi_of(d_weight);
-  bench.call("backward", bench.required().backward_workspace, writes, table.backward, backward);
+  bench.call("backward", bench.required().backward_workspace, table.backward, backward);
   return bench.finish();
 }
 

@@ -256,13 +256,13 @@ Run run(Context& context, const Problem& p, const Variation& given) {
   Operand* parameter = p.c.parameter_dtype == at::kFloat
                            ? nullptr
                            : &bench.updated("parameter", parameter_of(p, master_of(p)).to(p.c.parameter_dtype));
-  std::vector<Operand*> writes{&master};
-  if (parameter) writes.push_back(parameter);
+  std::vector<Operand*> arenas{&master};
+  if (parameter) arenas.push_back(parameter);
   fvlm_optimizer_step step{};
   for (size_t i = 0; i < p.states.size(); ++i) {
     Operand& state = bench.updated(p.states[i].first, at::zeros({p.elements}, p.states[i].second));
     step.state[i] = state.abi();
-    writes.push_back(&state);
+    arenas.push_back(&state);
   }
   step.master = master.abi();
   step.parameter = abi_of(parameter);
@@ -274,8 +274,9 @@ Run run(Context& context, const Problem& p, const Variation& given) {
     step.hyper = bench.input("hyper", p.at_step(i).hyper_tensor(), Rows::contiguous).abi();
     step.gradient = bench.input("gradient", gradient_of(p, i), Rows::contiguous).abi();
     step.step = bench.input("step", at::full({1}, p.c.first_step + i - 1, at::kLong)).abi();
-    if (!bench.call("step", bench.required().forward_workspace, writes, table.step, step) && !bench.can_continue())
-      break;
+    if (i > 1)
+      for (Operand* arena : arenas) bench.let_write(*arena);
+    if (!bench.call("step", bench.required().forward_workspace, table.step, step) && !bench.can_continue()) break;
   }
   return bench.finish();
 }

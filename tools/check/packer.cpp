@@ -36,7 +36,7 @@ Run run(Context& context, const PackerCase& c, const Variation& variation) {
   pack.bin_of_item = static_cast<int32_t*>(bins.abi()->data);
   pack.bin_count = static_cast<int32_t*>(count.abi()->data);
   auto* arguments = bench.guarded_arguments(pack);
-  bench.call("pack", 0, {&bins, &count},
+  bench.call("pack", 0,
              [&](const fvlm_call* call) { return table.pack(bench.instance(), query, arguments, call->error); });
   return bench.finish();
 }

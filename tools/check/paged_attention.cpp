@@ -210,27 +210,22 @@ Trial paged_trial(const PagedCase& c) {
     if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
     fvlm_paged_attention call{};
     call.q = bench.input("q", n.q).abi();
-    Operand &k_pages = c.appends ? bench.updated("k_pages", n.k) : bench.input("k_pages", n.k),
-            &v_pages = c.appends ? bench.updated("v_pages", n.v) : bench.input("v_pages", n.v);
-    call.k_pages = k_pages.abi();
-    call.v_pages = v_pages.abi();
+    call.k_pages = (c.appends ? bench.updated("k_pages", n.k) : bench.input("k_pages", n.k)).abi();
+    call.v_pages = (c.appends ? bench.updated("v_pages", n.v) : bench.input("v_pages", n.v)).abi();
     call.page_table = bench.input("page_table", n.table, Rows::contiguous).abi();
     call.sequences = bench.input("sequences", n.sequences, Rows::contiguous).abi();
     call.lengths = bench.input("lengths", n.lengths, Rows::contiguous).abi();
-    Operand& out = bench.output("out", n.q.sizes(), c.dtype);
-    call.out = out.abi();
-    if (!c.appends) {
-      bench.call("forward_paged", bench.required().forward_workspace, {&out}, table.forward, call);
-      return bench.finish();
+    call.out = bench.output("out", n.q.sizes(), c.dtype).abi();
+    if (c.appends) {
+      call.k = bench.input("k", n.own_k).abi();
+      call.v = bench.input("v", n.own_v).abi();
+      if (c.qk_norm && c.norm_weights) {
+        call.q_norm = bench.input("q_norm", n.q_norm, Rows::contiguous).abi();
+        call.k_norm = bench.input("k_norm", n.k_norm, Rows::contiguous).abi();
+      }
+      if (c.frequencies) call.frequencies = bench.input("frequencies", n.frequencies, Rows::contiguous).abi();
     }
-    call.k = bench.input("k", n.own_k).abi();
-    call.v = bench.input("v", n.own_v).abi();
-    if (c.qk_norm && c.norm_weights) {
-      call.q_norm = bench.input("q_norm", n.q_norm, Rows::contiguous).abi();
-      call.k_norm = bench.input("k_norm", n.k_norm, Rows::contiguous).abi();
-    }
-    if (c.frequencies) call.frequencies = bench.input("frequencies", n.frequencies, Rows::contiguous).abi();
-    bench.call("forward_paged", bench.required().forward_workspace, {&out, &k_pages, &v_pages}, table.forward, call);
+    bench.call("forward_paged", bench.required().forward_workspace, table.forward, call);
     return bench.finish();
   };
   trial.expect = once([c] {

@@ -66,38 +66,35 @@ Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
 
   pack.weight = weight.abi();
   if (c.weighted) pack.importance = bench.input("importance", n.importance, Rows::contiguous).abi();
-  bench.call("pack", workspace, packed, table.pack, pack);
+  bench.call("pack", workspace, table.pack, pack);
   if (!bench.can_continue()) return bench.finish();
 
-  Operand& unpacked = bench.output("unpacked", n.weight.sizes(), c.dtype, Rows::contiguous);
-  unpack.weight = unpacked.abi();
-  bench.call("unpack", workspace, {&unpacked}, table.unpack, unpack);
+  unpack.weight = bench.output("unpacked", n.weight.sizes(), c.dtype, Rows::contiguous).abi();
+  bench.call("unpack", workspace, table.unpack, unpack);
   if (!bench.can_continue()) return bench.finish();
 
   if (!c.convert_only) {
-    Operand& y = bench.output("y", {c.tokens, width_of(c)}, c.dtype);
     linear.x = bench.input("x", n.x).abi();
     linear.bias = c.bias ? bench.input("bias", n.bias, Rows::contiguous).abi() : nullptr;
-    linear.y = y.abi();
+    linear.y = bench.output("y", {c.tokens, width_of(c)}, c.dtype).abi();
     if (c.options & FVLM_QUANTIZED_RESIDUAL) linear.residual = bench.input("residual", n.residual).abi();
     if (c.options & FVLM_QUANTIZED_NORM)
       linear.norm_weight = bench.input("norm_weight", n.norm_weight, Rows::contiguous).abi();
-    bench.call("linear", workspace, {&y}, table.linear, linear);
+    bench.call("linear", workspace, table.linear, linear);
     if (c.options || !bench.can_continue()) return bench.finish();
-    Operand& d_x = bench.output("d_x", {c.tokens, c.cols}, c.dtype);
     gradient.d_y = bench.input("d_y", n.d_y).abi();
-    gradient.d_x = d_x.abi();
-    bench.call("linear_gradient", workspace, {&d_x}, table.linear_gradient, gradient);
+    gradient.d_x = bench.output("d_x", {c.tokens, c.cols}, c.dtype).abi();
+    bench.call("linear_gradient", workspace, table.linear_gradient, gradient);
     if (!bench.can_continue()) return bench.finish();
   }
 
   Operand& out = bench.output("out", n.weight.sizes(), c.dtype, Rows::contiguous);
-  bench.call("fake_quantize_forward", workspace, {&out}, table.fake_quantize_forward,
+  bench.call("fake_quantize_forward", workspace, table.fake_quantize_forward,
              fvlm_fake_quantize_forward{0, weight.abi(), out.abi()});
   if (!bench.can_continue()) return bench.finish();
   Operand& d_out = bench.input("d_out", n.d_out, Rows::contiguous);
   Operand& d_weight = bench.output("d_weight", n.weight.sizes(), c.dtype, Rows::contiguous);
-  bench.call("fake_quantize_backward", workspace, {&d_weight}, table.fake_quantize_backward,
+  bench.call("fake_quantize_backward", workspace, table.fake_quantize_backward,
              fvlm_fake_quantize_backward{0, weight.abi(), d_out.abi(), d_weight.abi()});
   return bench.finish();
 }

@@ -145,7 +145,6 @@ Run run(Context& context, const VideoCase& video, const Variation& variation) {
   Operand& length = bench.output("probe seconds", {1}, at::kDouble);
   Operand& width = bench.output("width", {1}, at::kLong);
   Operand& height = bench.output("height", {1}, at::kLong);
-  Operand& seconds = bench.output("seconds", {1}, at::kDouble);
   auto* query = bench.guarded_query(query_of(video));
   fvlm_video_probe probe{};
   probe.file = file_source.file();
@@ -153,8 +152,9 @@ Run run(Context& context, const VideoCase& video, const Variation& variation) {
   probe.width = static_cast<int64_t*>(width.abi()->data);
   probe.height = static_cast<int64_t*>(height.abi()->data);
   auto* probe_arguments = bench.guarded_arguments(probe);
-  bench.call("probe", 0, {&length, &width, &height},
+  bench.call("probe", 0,
              [&](const fvlm_call* call) { return table.probe(bench.instance(), query, probe_arguments, call->error); });
+  Operand& seconds = bench.output("seconds", {1}, at::kDouble);
   fvlm_video_decode decode{};
   decode.file = file_source.file();
   decode.time_count = static_cast<int64_t>(video.times.size());
@@ -164,7 +164,7 @@ Run run(Context& context, const VideoCase& video, const Variation& variation) {
   decode.seconds = static_cast<double*>(seconds.abi()->data);
   auto* decode_arguments = bench.guarded_arguments(decode);
   if (bench.can_continue())
-    bench.call("decode", 0, {&seconds}, [&](const fvlm_call* call) {
+    bench.call("decode", 0, [&](const fvlm_call* call) {
       return table.decode(bench.instance(), query, decode_arguments, call->error);
     });
   Run done = bench.finish();

@@ -72,16 +72,24 @@ Operand& Workbench::input(std::string name, const at::Tensor& content, Rows rows
 Operand& Workbench::output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
   Operand& operand = place(std::move(name), shape, dtype, rows);
   poison(operand);
+  let_write(operand);
   return operand;
 }
 
-Operand& Workbench::updated(std::string name, const at::Tensor& content) {
-  return input(std::move(name), content, Rows::contiguous);
+Operand& Workbench::updated(std::string name, const at::Tensor& content, Rows rows) {
+  Operand& operand = input(std::move(name), content, rows);
+  let_write(operand);
+  return operand;
 }
 
 Operand& Workbench::alias(std::string name, Operand& other) {
   aliases_.emplace_back(std::move(name), &other);
+  let_write(other);
   return other;
+}
+
+Operand& Workbench::output_over(Operand* other, std::string name, at::IntArrayRef shape, at::ScalarType dtype) {
+  return other && variation_.alias ? alias(std::move(name), *other) : output(std::move(name), shape, dtype);
 }
 
 std::vector<Operand*> Workbench::saved(const std::string& name) {
@@ -100,6 +108,7 @@ std::vector<Operand*> Workbench::saved(const std::string& name) {
         place(fmt::format("{}[{}]", name, i), at::IntArrayRef(spec.shape, static_cast<size_t>(spec.ndim)),
               scalar_type(spec.dtype), Rows::contiguous);
     if (!variation_.unguarded) poison(operand);
+    let_write(operand);
     run_.saved += operand.view().numel() * static_cast<int64_t>(operand.view().element_size());
     tensors.push_back(&operand);
   }
@@ -204,8 +213,9 @@ fvlm_status Workbench::status_of(const std::string& name, const std::function<fv
   return FVLM_ERROR_INTERNAL;
 }
 
-bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
+bool Workbench::call(std::string name, uint64_t workspace,
                      const std::function<fvlm_status(const fvlm_call*)>& function) {
+  std::vector<Operand*> writes = std::exchange(writes_of_next_call_, {});
   if (variation_.between) variation_.between();
   if (workspace > 0 && name == variation_.workspace_cut) --workspace;
   Operand* scratch = workspace > 0 ? &place_workspace(name, workspace) : nullptr;
@@ -424,13 +434,6 @@ Run Workbench::finish() {
   for (const auto& [name, operand] : written_) take(name, *operand);
   for (const auto& [name, operand] : aliases_) take(name, *operand);
   return std::move(run_);
-}
-
-std::vector<Operand*> present(std::initializer_list<Operand*> operands) {
-  std::vector<Operand*> all;
-  for (Operand* operand : operands)
-    if (operand) all.push_back(operand);
-  return all;
 }
 
 } // namespace fvlm::check

@@ -23,9 +23,11 @@ class Workbench {
   Operand& input(std::string name, const at::Tensor& content, Rows rows, const at::Tensor& reordered);
   Operand& output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows = Rows::free);
   // An output with content before the call: an accumulated gradient, a state, a parameter.
-  Operand& updated(std::string name, const at::Tensor& content);
+  Operand& updated(std::string name, const at::Tensor& content, Rows rows = Rows::contiguous);
   // `name` lies in the memory of `other`.
   Operand& alias(std::string name, Operand& other);
+  // An output that lies in the memory of `other` where the variation aliases and there is one.
+  Operand& output_over(Operand* other, std::string name, at::IntArrayRef shape, at::ScalarType dtype);
   // The saved tensors that requirements() requested.
   std::vector<Operand*> saved(const std::string& name);
 
@@ -48,7 +50,7 @@ class Workbench {
     const bool captured = std::exchange(variation_.captured, false);
     const std::function<void()> between = std::exchange(variation_.between, {});
     call("prepare", std::max({required_.forward_workspace, required_.backward_workspace, required_.prepare_workspace}),
-         {}, [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
+         [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
     variation_.repeat = repeat;
     variation_.captured = captured;
     variation_.between = between;
@@ -58,19 +60,21 @@ class Workbench {
 
   // Calls a function of the usual form with a copy of these arguments.
   template <class Query, class Arguments>
-  bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
+  bool call(std::string name, uint64_t workspace,
             fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
             const Arguments& value) {
     const OverwriteAfterCall overwrite{structs_};
     const Query* query = guarded_copy(*static_cast<const Query*>(query_), SizeFault::query);
     const Arguments* guarded = guarded_copy(value, SizeFault::arguments);
-    return call(std::move(name), workspace, std::move(writes),
+    return call(std::move(name), workspace,
                 [&](const fvlm_call* call) { return function(instance_, call, query, guarded); });
   }
 
-  // Calls the plugin; true where it returned FVLM_OK. Of all the memory only the operands in `writes` may change.
-  bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
-            const std::function<fvlm_status(const fvlm_call*)>& function);
+  // Calls the plugin; true where it returned FVLM_OK. Of all the memory only those operands may change that output(),
+  // updated(), alias() and saved() made since the last call.
+  bool call(std::string name, uint64_t workspace, const std::function<fvlm_status(const fvlm_call*)>& function);
+  // The next call may write to this operand, too.
+  void let_write(Operand& operand) { writes_of_next_call_.push_back(&operand); }
 
   // Guarded copies of structs, for kinds whose functions have another signature.
   template <class Query>
@@ -85,6 +89,7 @@ class Workbench {
   // Copies of the written operands, statuses and violations.
   Run finish();
 
+  const Variation& variation() const { return variation_; }
   fvlm_instance* instance() const { return instance_; }
   // Further calls go to this one.
   void change_instance(fvlm_instance* instance) { instance_ = instance; }
@@ -150,12 +155,11 @@ class Workbench {
   int64_t resident_base_ = 0, resident_after_ = 0; // unguarded: before the first call, after the last one
   Run run_;
   std::deque<Operand> operands_;
+  std::vector<Operand*> writes_of_next_call_;
   std::vector<std::pair<std::string, Operand*>> written_, aliases_;
   std::deque<Pages> structs_;
 };
 
-// The non-null ones.
-std::vector<Operand*> present(std::initializer_list<Operand*> operands);
 // The descriptor of an operand, NULL for none.
 inline fvlm_tensor* abi_of(Operand* operand) {
   return operand ? operand->abi() : nullptr;
