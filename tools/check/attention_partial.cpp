@@ -256,9 +256,7 @@ Outcome partial(Context& context, bool captured) {
       all.push_back(one);
     }
   if (!is_known(context)) return not_applicable("features lacks FVLM_ATTENTION_PARTIAL");
-  Variation variation;
-  variation.captured = captured;
-  return expect_correct(context, trials_of(all, partial_trial), variation);
+  return expect_correct(context, trials_of(all, partial_trial), {.captured = captured});
 }
 
 Outcome partial_calls(Context& context) {

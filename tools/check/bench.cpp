@@ -45,11 +45,8 @@ class SpeedComparison {
         if (alone && repeat == 0) break; // nothing is timed
         const int threads = alone ? 1 : all_threads();
         at::set_num_threads(threads);
-        Variation variation;
-        variation.unguarded = true;
-        variation.flags = 0;
-        variation.repeat = repeat;
-        variation.host = &TestHost::with_threads(threads);
+        const Variation variation{
+            .flags = 0, .unguarded = true, .repeat = repeat, .host = &TestHost::with_threads(threads)};
         play(own, context, variation, alone, own_);
         if (other) play(*other, *reference_, variation, alone, other_);
       }

@@ -30,9 +30,8 @@ class RepeatBudget {
 
 Outcome deterministic(Context& context) {
   for (const Trial& trial : all_shapes(context)) {
-    Variation forwards, backwards;
+    const Variation forwards{}, backwards{.host = &TestHost::with_threads(2, true)};
     Run first = run_fully(context, trial);
-    backwards.host = &TestHost::with_threads(2, true);
     for (int i = 0; i < 3; ++i)
       for (const Variation& variation : {forwards, backwards})
         if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
@@ -56,11 +55,9 @@ Outcome pieces_in_any_order(Context& context) {
 }
 
 Outcome pieces_apart(Context& context) {
-  Variation variation;
-  variation.host = &TestHost::serial(7);
-  variation.record_races = true;
-  Instance own(context, *variation.host);
-  variation.instance = own.get();
+  TestHost& host = TestHost::serial(7);
+  Instance own(context, host);
+  const Variation variation{.record_races = true, .host = &host, .instance = own.get()};
   for (const Trial& trial : all_shapes(context)) {
     Run run = run_fully(context, trial, variation);
     if (auto raced = run.violation(Violation::raced)) return failed("{}: {}", trial.label, *raced);
@@ -71,17 +68,13 @@ Outcome pieces_apart(Context& context) {
 // Interleaves the pieces, so that memory which they wrongly share is overwritten by another piece before it is read.
 Outcome pieces_at_once(Context& context) {
   TestHost& host = TestHost::with_threads(4);
-  Variation variation;
-  variation.host = &host;
   Instance own(context, host);
-  variation.instance = own.get();
+  const Variation variation{.host = &host, .instance = own.get()};
   for (const Trial& trial : context.parallel()) {
     keep_alive();
-    Variation one_by_one = variation;
-    one_by_one.host = &TestHost::serial(4);
-    Instance alone(context, *one_by_one.host);
-    one_by_one.instance = alone.get();
-    Run first = run_fully(context, trial, one_by_one);
+    TestHost& one_by_one = TestHost::serial(4);
+    Instance alone(context, one_by_one);
+    Run first = run_fully(context, trial, {.host = &one_by_one, .instance = alone.get()});
     const TestHost::Interleaved interleaved(host);
     const RepeatBudget budget;
     for (int i = 0; budget.allows(i); ++i)
@@ -96,10 +89,8 @@ Outcome pieces_at_once(Context& context) {
 Outcome instances_nested(Context& context) {
   TestHost& host = TestHost::serial(4);
   Instance own(context, host), others(context, context.host());
-  Variation plain, mixed, other;
-  plain.host = mixed.host = &host;
-  plain.instance = mixed.instance = own.get();
-  other.instance = others.get();
+  const Variation plain{.host = &host, .instance = own.get()}, other{.instance = others.get()};
+  Variation mixed = plain;
   const auto shapes = all_shapes(context);
   const auto& between = context.typical();
   int nested = 0;
@@ -143,9 +134,8 @@ Outcome instances_nested(Context& context) {
 Outcome instances_in_turn(Context& context) {
   const auto shapes = all_shapes(context);
   Instance one(context, context.host()), other(context, context.host());
-  Variation mine, others, mixed;
-  mine.instance = mixed.instance = one.get();
-  others.instance = other.get();
+  const Variation mine{.instance = one.get()}, others{.instance = other.get()};
+  Variation mixed = mine;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const Trial& second = shapes[(i + 1) % shapes.size()];
     Run alone = shapes[i].run(context, mine);
@@ -172,11 +162,8 @@ Outcome thread_counts(Context& context) {
   for (TestHost* host : {&TestHost::with_threads(1), &TestHost::with_threads(3), &TestHost::with_threads(7),
                          &TestHost::serial(33), &TestHost::serial(260)}) {
     const int threads = host->abi()->parallel_threads(host->abi());
-    Variation variation;
-    variation.host = host;
     Instance own(context, *host);
-    variation.instance = own.get();
-    Outcome outcome = expect_correct(context, shapes, variation);
+    Outcome outcome = expect_correct(context, shapes, {.host = host, .instance = own.get()});
     if (outcome.state != State::ok) return {outcome.state, fmt::format("{} threads: {}", threads, outcome.text)};
   }
   return ok("1, 3, 7, 33 and 260 threads");
@@ -194,8 +181,7 @@ Outcome two_threads(Context& context) {
   auto work = [&](size_t which, fvlm_instance* instance) {
     // On a busy machine each yield gives the core away for milliseconds, so threads stop yielding after five seconds.
     std::optional<FrequentYields> yields(std::in_place);
-    Variation variation;
-    variation.instance = instance;
+    const Variation variation{.instance = instance};
     const auto trouble_of = [&](size_t i) {
       try {
         Run run = trials[i].run(context, variation);

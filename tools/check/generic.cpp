@@ -27,9 +27,7 @@ Outcome expect_no_violation(Context& context, Violation kind, const std::vector<
 Outcome longer_structs(Context& context) {
   for (const Trial& trial : context.typical()) {
     Run plain = trial.run(context, {});
-    Variation variation;
-    variation.size_fault = SizeFault::longer;
-    Run run = trial.run(context, variation);
+    Run run = trial.run(context, {.size_fault = SizeFault::longer});
     if (auto failure = run.failure(); !failure.empty()) return failed("{}: {}", trial.label, failure);
     if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
   }
@@ -43,9 +41,7 @@ Outcome workspace_short(Context& context) {
     for (const Status& needs : whole.statuses) {
       if (needs.workspace == 0 || needs.call == "prepare") continue;
       ++checked;
-      Variation variation;
-      variation.workspace_cut = needs.call;
-      Run run = trial.run(context, variation);
+      Run run = trial.run(context, {.workspace_cut = needs.call});
       if (auto past = run.violation(Violation::past_workspace)) return failed("{}: {}", trial.label, *past);
       // The requested workspace covers several calls; one of them may need less.
       if (run.done()) continue;
@@ -72,9 +68,7 @@ Outcome workspace_exact(Context& context) {
 }
 
 Outcome outputs_in_bounds(Context& context) {
-  Variation wide;
-  wide.placement = Placement::wide_rows;
-  return expect_no_violation(context, Violation::past_end, {{}, wide});
+  return expect_no_violation(context, Violation::past_end, {{}, {.placement = Placement::wide_rows}});
 }
 
 Outcome inputs_unchanged(Context& context) {
@@ -92,30 +86,24 @@ void create_with_protected_config(Context& context) {
 
 Outcome inputs_sealed(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("pages are closed to writing in host memory alone");
-  Variation variation;
-  variation.write_protected = true;
   int runs = 0;
   create_with_protected_config(context);
   {
     const QueryWriteProtection protection;
     for (const Trial& trial : context.small()) (void)trial.supports(context);
   }
-  for (const Trial& trial : context.small()) runs += trial.run(context, variation).done();
+  for (const Trial& trial : context.small()) runs += trial.run(context, {.write_protected = true}).done();
   return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
 }
 
 Outcome throws_nothing(Context& context) {
-  Variation null_sink, size, cut;
-  null_sink.error_sink = false;
-  size.size_fault = SizeFault::arguments;
-  cut.workspace_cut = "forward";
-  return expect_no_violation(context, Violation::threw, {{}, null_sink, size, cut});
+  return expect_no_violation(
+      context, Violation::threw,
+      {{}, {.error_sink = false}, {.size_fault = SizeFault::arguments}, {.workspace_cut = "forward"}});
 }
 
 Outcome host_used_well(Context& context) {
-  Variation alone;
-  alone.host = &TestHost::with_threads(1);
-  return expect_no_violation(context, Violation::host_misused, {{}, alone});
+  return expect_no_violation(context, Violation::host_misused, {{}, {.host = &TestHost::with_threads(1)}});
 }
 
 at::Tensor holds(const at::Tensor& tensor, uint8_t poison) {
@@ -130,11 +118,8 @@ constexpr uint8_t first_poison = 0xFF, second_poison = 0x5E;
 template <class Complain>
 Outcome compare_two_poisons(Context& context, const Complain& complain) {
   for (const Trial& trial : context.small()) {
-    Variation variation;
-    variation.poison = first_poison;
-    Run one = trial.run(context, variation);
-    variation.poison = second_poison;
-    Run two = trial.run(context, variation);
+    Run one = trial.run(context, {.poison = first_poison});
+    Run two = trial.run(context, {.poison = second_poison});
     if (!one.done()) return failed("{}: {}", trial.label, one.failure());
     for (const auto& [name, tensor] : one.outputs) {
       const at::Tensor* again = two.output(name);
@@ -173,17 +158,13 @@ Outcome leftovers_unread(Context& context) {
 
 // Without FVLM_DETERMINISTIC, as in training unless a recipe sets it.
 Outcome in_any_order(Context& context) {
-  Variation variation;
-  variation.flags = 0;
-  return expect_correct(context, context.typical(), variation);
+  return expect_correct(context, context.typical(), {.flags = 0});
 }
 
 Outcome reads_anew(Context& context) {
   Outcome outcome;
   for (const auto prior_call : {Variation::PriorCall::halved, Variation::PriorCall::reordered}) {
-    Variation variation;
-    variation.prior_call = prior_call;
-    outcome = expect_correct(context, context.small(), variation);
+    outcome = expect_correct(context, context.small(), {.prior_call = prior_call});
     if (outcome.state == State::failed) return outcome;
   }
   return outcome;
@@ -196,9 +177,7 @@ Outcome captured(Context& context) {
   size_t nodes = 0;
   for (const Trial& trial : context.typical()) {
     Run plain = run_fully(context, trial);
-    Variation variation;
-    variation.captured = true;
-    Run run = trial.run(context, variation);
+    Run run = trial.run(context, {.captured = true});
     if (auto wrong = run.violation(Violation::not_capturable)) return failed("{}: {}", trial.label, *wrong);
     if (!run.done()) return failed("{}: recording, {}", trial.label, run.failure());
     if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
@@ -212,9 +191,8 @@ Outcome captured(Context& context) {
 Outcome calls_interleaved(Context& context) {
   const auto& trials = context.typical();
   Instance own(context, context.host());
-  Variation plain, mixed, halves;
-  plain.instance = mixed.instance = halves.instance = own.get();
-  halves.halved = true;
+  const Variation plain{.instance = own.get()}, halves{.halved = true, .instance = own.get()};
+  Variation mixed = plain;
   for (size_t i = 0; i < trials.size(); ++i) {
     Run alone = trials[i].run(context, plain);
     if (!alone.done()) return failed("{}: {}", trials[i].label, alone.failure());
@@ -301,17 +279,15 @@ Outcome error_sink(Context& context) {
     if (refused == 3) break;
     if (refusal(context, trial).empty()) continue;
     ++refused;
-    Variation variation;
-    variation.ignore_refusal = true;
-    if (Outcome outcome = fail_into_sinks(context, trial, variation); outcome.state != State::ok) return outcome;
+    if (Outcome outcome = fail_into_sinks(context, trial, {.ignore_refusal = true}); outcome.state != State::ok)
+      return outcome;
   }
   return ok();
 }
 
 Outcome shapes_interleaved(Context& context) {
   Instance own(context, context.host());
-  Variation variation;
-  variation.instance = own.get();
+  const Variation variation{.instance = own.get()};
   std::vector<Run> first;
   for (const Trial& trial : context.typical()) first.push_back(trial.run(context, variation));
   for (size_t i = 0; i < first.size(); ++i) {
@@ -327,10 +303,7 @@ Outcome allocates_nothing(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
   if (!watch_calls(context.subject.handle())) return not_applicable("this machine's linker tables are not understood");
   take_counts();
-  Variation variation;
-  variation.repeat = 5;
-  variation.before_repeat = start_counting;
-  variation.after_repeat = stop_counting;
+  const Variation variation{.repeat = 5, .before_repeat = start_counting, .after_repeat = stop_counting};
   for (const Trial& trial : context.small()) {
     trial.run(context, variation);
     if (auto counts = take_counts(); counts.allocations > 0)

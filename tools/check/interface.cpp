@@ -48,9 +48,7 @@ Outcome supports_agrees(Context& context) {
   int yes = 0, no = 0, modest = 0;
   for (const Trial& trial : sweep_trials(context)) {
     std::string refused = refusal(context, trial);
-    Variation variation;
-    variation.ignore_refusal = !refused.empty();
-    Run run = trial.run(context, variation);
+    Run run = trial.run(context, {.ignore_refusal = !refused.empty()});
     if (refused.empty()) {
       if (!run.done()) return failed("{}: supports() says yes, and {}", trial.label, run.failure());
       ++yes;
@@ -79,10 +77,7 @@ Outcome supports_agrees(Context& context) {
 Outcome sizes_refused(Context& context, SizeFault who, const char* what) {
   for (const Trial& trial : context.typical())
     for (uint32_t size : {0u, 4u}) {
-      Variation variation;
-      variation.size_fault = who;
-      variation.faulty_size = size;
-      Run run = trial.run(context, variation);
+      Run run = trial.run(context, {.size_fault = who, .faulty_size = size});
       for (const Status& status : run.statuses) {
         if (who == SizeFault::arguments && (status.call == "requirements" || status.call == "prepare")) continue;
         if (who == SizeFault::call && status.call == "requirements") continue;

@@ -95,10 +95,7 @@ Outcome aliased(Context& context) {
   Outcome outcome;
   for (const Placement placement : {Placement::contiguous, Placement::wide_rows})
     for (const int alias : {1, 2}) {
-      Variation variation;
-      variation.placement = placement;
-      variation.alias = alias;
-      outcome = cases<op>(context, all, variation);
+      outcome = cases<op>(context, all, {.placement = placement, .alias = alias});
       if (outcome.state != State::ok) return outcome;
     }
   return outcome;
@@ -174,10 +171,8 @@ Outcome rest(Context& context) {
   }
   if (all.empty()) return not_applicable(reason);
   const auto trials = kernel_cases(all);
-  Variation alias;
-  alias.alias = 1;
   const Outcome outcome = expect_correct(context, trials);
-  return outcome.state == State::ok ? expect_correct(context, trials, alias) : outcome;
+  return outcome.state == State::ok ? expect_correct(context, trials, {.alias = 1}) : outcome;
 }
 
 template <int op>
@@ -287,10 +282,8 @@ Outcome linear_residual(Context& context) {
   const std::vector<KernelCase> all{{.residual = true},
                                     {.rows = 33, .width = 20, .residual = true, .bias = false, .accumulate = true},
                                     {.rows = 300, .width = 384, .inner = 96, .backward = false, .residual = true}};
-  Variation alias;
-  alias.alias = 1;
   Outcome outcome = cases<FVLM_OP_LINEAR>(context, all);
-  return outcome.state == State::ok ? cases<FVLM_OP_LINEAR>(context, all, alias) : outcome;
+  return outcome.state == State::ok ? cases<FVLM_OP_LINEAR>(context, all, {.alias = 1}) : outcome;
 }
 Outcome linear_gelu(Context& context) {
   return cases<FVLM_OP_LINEAR>(context,

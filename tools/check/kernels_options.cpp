@@ -18,6 +18,13 @@ Outcome supported(Context& context, const std::vector<KernelCase>& cases, const 
   return expect_correct_where_supported(context, all, variation);
 }
 
+// With outputs in memory of their own, then in that of inputs.
+template <int op>
+Outcome supported_over_inputs(Context& context, const std::vector<KernelCase>& cases) {
+  const Outcome outcome = supported<op>(context, cases);
+  return outcome.state == State::ok ? supported<op>(context, cases, {.alias = 1}) : outcome;
+}
+
 Outcome rmsnorm_per_head(Context& context) {
   std::vector<KernelCase> all{{},
                               {.rows = 33, .heads = 1, .head_dim = 70},
@@ -27,10 +34,7 @@ Outcome rmsnorm_per_head(Context& context) {
                               {.rows = 0},
                               {.heads = 5, .head_dim = 128, .backward = false}};
   for (KernelCase& one : all) one.per_head = true;
-  Variation alias;
-  alias.alias = 1;
-  const Outcome outcome = supported<FVLM_OP_RMSNORM>(context, all);
-  return outcome.state == State::ok ? supported<FVLM_OP_RMSNORM>(context, all, alias) : outcome;
+  return supported_over_inputs<FVLM_OP_RMSNORM>(context, all);
 }
 
 Outcome rope_frequencies(Context& context) {
@@ -48,9 +52,7 @@ Outcome of_few_rows(Context& context, std::vector<KernelCase> all) {
   for (KernelCase& one : all) one.backward = false;
   const Outcome outcome = supported<FVLM_OP_LINEAR>(context, all);
   if (outcome.state != State::ok || context.device.is_cpu()) return outcome;
-  Variation captured;
-  captured.captured = true;
-  return supported<FVLM_OP_LINEAR>(context, all, captured);
+  return supported<FVLM_OP_LINEAR>(context, all, {.captured = true});
 }
 
 Outcome linear_norm(Context& context) {
@@ -103,10 +105,7 @@ Outcome linear_swiglu_gradients(Context& context) {
     other.swiglu = true, other.swiglu_input = false;
     all.push_back(other);
   }
-  Variation alias;
-  alias.alias = 1;
-  const Outcome outcome = supported<FVLM_OP_LINEAR>(context, all);
-  return outcome.state == State::ok ? supported<FVLM_OP_LINEAR>(context, all, alias) : outcome;
+  return supported_over_inputs<FVLM_OP_LINEAR>(context, all);
 }
 
 // Weights whose rows do not follow each other, and both gradients of a linear of few input features.
@@ -209,10 +208,7 @@ Outcome swiglu_output(Context& context) {
                                     {.rows = 33, .width = 20, .output = true},
                                     {.rows = 300, .width = 1536, .output = true},
                                     {.rows = 0, .output = true}};
-  Variation alias;
-  alias.alias = 1;
-  const Outcome outcome = supported<FVLM_OP_SWIGLU>(context, all);
-  return outcome.state == State::ok ? supported<FVLM_OP_SWIGLU>(context, all, alias) : outcome;
+  return supported_over_inputs<FVLM_OP_SWIGLU>(context, all);
 }
 
 template <uint32_t form>

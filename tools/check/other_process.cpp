@@ -200,10 +200,7 @@ constexpr std::string_view used = "\nused";
       if (refused) continue;
       std::optional<Instance> own;
       watch.around("the first create()", [&] { own.emplace(context, context.host()); });
-      Variation variation;
-      variation.instance = own->get();
-      variation.watch = &watch;
-      trial.run(context, variation);
+      trial.run(context, {.watch = &watch, .instance = own->get()});
       watch.around("the first destroy()", [&] { own.reset(); });
     }
   } catch (const RowAborted&) { // other rows say so

@@ -206,9 +206,7 @@ Outcome pure(Context& context) {
     if (packer_supports(context, one).score <= 0) continue;
     Bins first = pack(context, one);
     Instance fresh(context, context.host());
-    Variation variation;
-    variation.instance = fresh.get();
-    for (const Bins& again : {pack(context, one), pack(context, one, variation)}) {
+    for (const Bins& again : {pack(context, one), pack(context, one, {.instance = fresh.get()})}) {
       if (!again.failure.empty()) return failed(again.failure);
       if (first.count != again.count || first.of_item != again.of_item)
         return failed("{}: other bins each time ({} and {})", packer_trial(one).label, first.count, again.count);
@@ -257,9 +255,7 @@ Outcome pure_anywhere(Context& context) {
     for (int world = 1; world <= 9; ++world) {
       TestHost& host = TestHost::with_threads(1 + 3 * (world % 3), world % 2 == 0);
       Instance fresh(context, host);
-      Variation variation;
-      variation.host = &host;
-      variation.instance = fresh.get();
+      const Variation variation{.host = &host, .instance = fresh.get()};
       between.push_back(std::make_unique<char[]>(static_cast<size_t>(977 * world)));
       std::srand(static_cast<unsigned>(world));
       shift_system_values(world);

@@ -368,9 +368,7 @@ Outcome paged_large_scores(Context& context) {
 
 Outcome paged_captured(Context& context) {
   if (context.device.is_cpu()) return not_applicable("there are no graphs on a CPU");
-  Variation variation;
-  variation.captured = true;
-  return paged(context, {{.heads_q = 9, .heads_kv = 3, .keys = {200, 40, 33}}}, variation);
+  return paged(context, {{.heads_q = 9, .heads_kv = 3, .keys = {200, 40, 33}}}, {.captured = true});
 }
 
 // In steps of decoding: rows of sequences in any order, padding between them; a row that begins a page, or a sequence.
@@ -398,9 +396,7 @@ Outcome paged_append(Context& context, bool captured) {
       one.dtype = type;
       if (refusal(context, paged_trial(one)).empty()) all.push_back(one);
     }
-  Variation variation;
-  variation.captured = captured;
-  return expect_correct(context, trials_of(all, paged_trial), variation);
+  return expect_correct(context, trials_of(all, paged_trial), {.captured = captured});
 }
 
 Outcome paged_appends(Context& context) {

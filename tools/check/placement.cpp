@@ -10,8 +10,7 @@ bool takes_any_rows(Context& context) {
 }
 
 Outcome placed(Context& context, Placement placement, bool may_refuse) {
-  Variation variation;
-  variation.placement = placement;
+  const Variation variation{.placement = placement};
   return may_refuse ? expect_correct_or_refused(context, context.small(), variation)
                     : expect_correct(context, context.small(), variation);
 }
@@ -26,9 +25,7 @@ Outcome strided(Context& context) {
     return placed(context, Placement::wide_rows, may_refuse_odd_ones(context));
   // A GPU library may need more workspace for strided tensors than requirements() computed for contiguous ones.
   if (family_of(context.kind) == "attention") return placed(context, Placement::wide_rows, true);
-  Variation variation;
-  variation.placement = Placement::wide_rows;
-  const Outcome outcome = expect_correct(context, context.typical(), variation);
+  const Outcome outcome = expect_correct(context, context.typical(), {.placement = Placement::wide_rows});
   return outcome.state == State::ok ? placed(context, Placement::wide_rows, true) : outcome;
 }
 Outcome heads_apart(Context& context) {
@@ -46,10 +43,7 @@ Outcome unaligned(Context& context) {
 Outcome strided_far(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("a GPU has no memory for rows so far apart");
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen");
-  Variation variation;
-  variation.placement = Placement::far_rows;
-  variation.unguarded = true;
-  return expect_correct(context, context.small(), variation);
+  return expect_correct(context, context.small(), {.placement = Placement::far_rows, .unguarded = true});
 }
 Outcome reads_in_bounds(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("guard pages are for host memory");

@@ -112,9 +112,7 @@ Outcome used_instances_flat(Context& context) {
   const Trial& trial = context.typical().front();
   return expect_no_growth(context, 1000, "instances that were used", [&] {
     Instance own(context, context.host());
-    Variation variation;
-    variation.instance = own.get();
-    trial.run(context, variation);
+    trial.run(context, {.instance = own.get()});
   });
 }
 
@@ -146,9 +144,8 @@ Outcome requirements_flat(Context& context) {
 
 Outcome refusals_flat(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
-  Variation variation;
-  variation.size_fault = SizeFault::arguments;
-  return expect_no_growth(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
+  return expect_no_growth(context, 1000, "refused calls",
+                          [&] { context.typical().front().run(context, {.size_fault = SizeFault::arguments}); });
 }
 
 Outcome same_in_other_processes(Context& context) {
