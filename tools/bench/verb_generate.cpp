@@ -120,7 +120,7 @@ int bench_generate(Arguments arguments) {
   bench::GenerationRequest request;
   request.execution = execution;
   if (const auto names = parsed->value("shapes")) request.shapes = split(*names, ',');
-  if (const auto list = parsed->value("batches")) request.batches = numbers_in("batches", *list);
+  if (const auto list = parsed->value("batches")) request.batches = numbers_in("batches", *list, "1,8,32");
   request.prompt = parsed->integer_or("prompt", request.prompt);
   request.answer = parsed->integer_or("answer", request.answer);
   request.repeat = parsed->integer_or("repeat", request.repeat);

@@ -10,18 +10,18 @@
 namespace fvlm::cli {
 
 template <class Number>
-Number number_in(const std::string& option, const std::string& text) {
+Number number_in(const std::string& option, const std::string& text, const char* example) {
   Number number{};
   const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
   if (end.ec != std::errc() || end.ptr != text.data() + text.size())
-    throw Error(ErrorKind::usage, "--{}: '{}' is no number", option, text);
+    throw Error(ErrorKind::usage, "--{}: '{}' is no number", option, text).advise("--{} {}", option, example);
   return number;
 }
 
-// Of a list of whole numbers: "1,8,32".
-inline std::vector<int64_t> numbers_in(const std::string& option, const std::string& list) {
+// Of a list of whole numbers, as in the example: "1,8,32".
+inline std::vector<int64_t> numbers_in(const std::string& option, const std::string& list, const char* example) {
   std::vector<int64_t> numbers;
-  for (const std::string& text : split(list, ',')) numbers.push_back(number_in<int64_t>(option, text));
+  for (const std::string& text : split(list, ',')) numbers.push_back(number_in<int64_t>(option, text, example));
   return numbers;
 }
 

@@ -104,7 +104,7 @@ int bench_quant(Arguments arguments) {
     throw Error(ErrorKind::usage, "--prompt and --answer: expected 1 or more, and 0 or at least 2");
   request.repeat = parsed->integer_or("repeat", request.repeat, 1);
   if (const auto words = parsed->value("tokens")) {
-    request.tokens = numbers_in("tokens", *words);
+    request.tokens = numbers_in("tokens", *words, "1,8,32");
     for (const int64_t tokens : request.tokens)
       if (tokens < 1) throw Error(ErrorKind::usage, "--tokens: expected numbers above 0, got '{}'", tokens);
   }

@@ -59,12 +59,12 @@ Options serve_load_options() {
 
 bench::ServingLoad load_of(const ParsedOptions& parsed) {
   bench::ServingLoad load;
-  load.clients = numbers_in("clients", parsed.value_or("clients", "1,8,64"));
+  load.clients = numbers_in("clients", parsed.value_or("clients", "1,8,64"), "1,8,64");
   if (const auto rates = parsed.value("rate"))
     for (std::string text : split(*rates, ',')) {
       const bool is_share = text.ends_with('%');
       if (is_share) text.pop_back();
-      const auto rate = number_in<double>("rate", text);
+      const auto rate = number_in<double>("rate", text, "2.5,50%");
       if (is_share)
         load.rate_shares.push_back(rate / 100);
       else
