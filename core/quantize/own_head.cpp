@@ -29,4 +29,13 @@ void give_own_heads(ModelDescription& description) {
   }
 }
 
+const Parameter& source_of(const ModelDirectory& directory, const std::string& name) {
+  for (const ModelPart& part : directory.description().parts) {
+    const WeightLayout layout = directory.description().layout(part);
+    if (!layout.tied_copy.empty() && name == part.name + "." + layout.tied_copy)
+      return directory.at(part.name + "." + layout.tied_to);
+  }
+  return directory.at(name);
+}
+
 } // namespace fvlm::quantize

@@ -5,7 +5,9 @@
 
 namespace fvlm::quantize {
 
-// In the description alone. ModelDirectory::at() finds the numbers of such a head in the embedding.
+// In the description alone.
 void give_own_heads(ModelDescription& description);
+// The parameter that has the numbers: of a head that is tied in the directory the embedding.
+const Parameter& source_of(const ModelDirectory& directory, const std::string& name);
 
 } // namespace fvlm::quantize

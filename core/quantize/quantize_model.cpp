@@ -109,7 +109,7 @@ class Writing {
 
   void write_packed(const TensorInfo& tensor, const std::string& weight, const PackedScheme& scheme) {
     auto& part = part_of(tensor);
-    const std::vector<int64_t>& shape = directory_.at(weight).spec->shape;
+    const std::vector<int64_t>& shape = source_of(directory_, weight).spec->shape;
     if (tensor.name.ends_with("_shape")) return writer_.append(std::as_bytes(std::span(shape)));
     if (tensor.name.ends_with("_scale")) return writer_.append(bytes_of(packed(weight, scheme).scales));
     const int64_t rows = shape[0], cols = shape[1];
@@ -129,7 +129,7 @@ class Writing {
   // Codes and scales of a weight; the file wants all scales of a part before any codes.
   const Packed& packed(const std::string& weight, const PackedScheme& scheme) {
     if (const auto known = packed_.find(weight); known != packed_.end()) return known->second;
-    const Parameter& source = directory_.at(weight);
+    const Parameter& source = source_of(directory_, weight);
     const at::Tensor values = model::tensor_over(*source.view).to(at::kFloat);
     if (!values.isfinite().all().item<bool>())
       throw Error(ErrorKind::data, "{} has values that are not finite", shown(source.name))

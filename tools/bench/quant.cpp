@@ -32,7 +32,15 @@ ModelDescription description_of(const ModelDirectory& directory, const QuantRequ
 std::unique_ptr<model::Model> plain_model(const ModelDirectory& directory, const QuantRequest& request) {
   auto model = std::make_unique<model::Model>(model::config_of(description_of(directory, request)),
                                               request.execution.arena(false));
-  model::load_weights(directory, *model);
+  const auto is_tied = [&](const ops::Parameter& parameter) {
+    const std::string name = budget::directory_name(parameter.name);
+    return is_packable_head(name, parameter.value.sizes()) && quantize::source_of(directory, name).name != name;
+  };
+  model::load_weights(directory, *model, [&](const ops::Parameter& parameter) { return !is_tied(parameter); });
+  for (ops::Parameter& parameter : model->parameters().all())
+    if (is_tied(parameter))
+      parameter.value.copy_(
+          model::tensor_over(*quantize::source_of(directory, budget::directory_name(parameter.name)).view));
   return model;
 }
 
@@ -50,7 +58,7 @@ QuantReport::Size size_of(const ModelDirectory& directory, const QuantRequest& r
     for (const TensorSpec& spec : description.layout(part).tensors) {
       if (!spec.parameter) continue;
       const std::string name = part.name + "." + spec.name;
-      const Parameter& source = directory.at(name);
+      const Parameter& source = quantize::source_of(directory, name);
       const int64_t stored = static_cast<int64_t>(source.view->byte_size()),
                     plain = source.name == name ? stored : 0; // of a tied head the embedding has them
       int64_t packed = plain;

@@ -297,11 +297,6 @@ const std::vector<Parameter>& ModelDirectory::parameters() const& {
 const Parameter& ModelDirectory::at(std::string_view name) const& {
   auto found = content_->by_name.find(name);
   if (found != content_->by_name.end()) return parameters()[found->second];
-  for (const ModelPart& part : description().parts) {
-    const WeightLayout layout = description().layout(part);
-    if (!layout.tied_copy.empty() && name == part.name + "." + layout.tied_copy)
-      return at(part.name + "." + layout.tied_to);
-  }
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters()) names.push_back(parameter.name);
   Error error(ErrorKind::data, "the model has no parameter {}", shown(name));

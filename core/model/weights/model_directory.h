@@ -110,9 +110,8 @@ class ModelDirectory {
 
   const std::filesystem::path& path() const;
   const ModelDescription& description() const;
-  const std::vector<Parameter>& parameters() const&; // part by part, in the order of each part's layout
-  // Of a head that is tied, the embedding. Throws Error(data) with the nearest name.
-  const Parameter& at(std::string_view name) const&;
+  const std::vector<Parameter>& parameters() const&;           // part by part, in the order of each part's layout
+  const Parameter& at(std::string_view name) const&;           // throws Error(data) with the nearest name
   const std::vector<Parameter>& parameters() const&& = delete; // views of a temporary would be of nothing
   const Parameter& at(std::string_view name) const&& = delete;
   WeightSchemes schemes() const; // of quantized weights
