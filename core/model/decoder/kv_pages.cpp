@@ -61,10 +61,10 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     all.resize(all.size() + static_cast<size_t>(size) - values.size());
   };
   const auto align = [&] { all.resize(static_cast<size_t>(aligned(std::ssize(all)))); };
-  std::vector<int64_t> pages_of_places, rows_of_places;
+  std::vector<int32_t> pages_of_places, rows_of_places; // int64, the low half first
   for (const int32_t place : rows.places) {
-    pages_of_places.push_back(place / rows.page_rows);
-    rows_of_places.push_back(place % rows.page_rows);
+    pages_of_places.insert(pages_of_places.end(), {static_cast<int32_t>(place / rows.page_rows), 0});
+    rows_of_places.insert(rows_of_places.end(), {static_cast<int32_t>(place % rows.page_rows), 0});
   }
   append(rows.tokens, sizes.rows), align();
   for (size_t axis = 0; axis < (sizes.has_axes ? rows.rotary.size() : 1); ++axis)
@@ -72,10 +72,7 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
   append(rows.sequences, sizes.rows), align();
   append(rows.lengths, sizes.rows), align();
   if (sizes.has_ranges) append(rows.first, sizes.rows), align();
-  for (const std::vector<int64_t>& values : {pages_of_places, rows_of_places}) {
-    const auto* halves = reinterpret_cast<const int32_t*>(values.data());
-    append({halves, halves + 2 * values.size()}, 2 * sizes.rows), align();
-  }
+  for (const auto* halves : {&pages_of_places, &rows_of_places}) append(*halves, 2 * sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
