@@ -334,6 +334,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
       if (block_writes && warp == warps - 1) {
         appended.write(p, table, kv_head, last);
         __threadfence();
+        __syncwarp();
       }
       if (!block_writes || warp == warps - 1) start_next_kernel(); // one thread speaks for its block
       own.load_queries(p, appended.q[0], max_dim, count, piece, has_piece);
