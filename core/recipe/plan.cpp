@@ -52,11 +52,13 @@ double Muon::momentum_at(int64_t step) const {
 
 const char* name_of(LlamaFamily family) {
   constexpr const char* names[] = {"llama", "qwen2", "qwen3"};
+  static_assert(std::size(names) == static_cast<size_t>(LlamaFamily::qwen3) + 1);
   return names[static_cast<size_t>(family)];
 }
 
 const char* name_of(Measure measure) {
   constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte"};
+  static_assert(std::size(names) == static_cast<size_t>(Measure::bits_per_byte) + 1);
   return names[static_cast<size_t>(measure)];
 }
 
