@@ -147,7 +147,7 @@ class AttentionFlash : public Attention {
     const PagedLaunch launch = paged_launch(query, p.window, multiprocessors_, is_hopper(query.device));
     if (!appends(query) && paged_tiles_take(query, p)) return paged_tiles(call, query, p, launch.starts_early);
     if (!appends(query)) return paged_attention(call, query.dtype, launch, p, nullptr);
-    const PagedAppend append = append_of(query, a);
+    const PagedAppend append = append_of(query, a, q);
     paged_attention(call, query.dtype, launch, p, &append);
   }
 
@@ -185,7 +185,11 @@ class AttentionFlash : public Attention {
                     sdk::name_of(query.dtype), static_cast<long long>(query.rows), heads, query.head_dim);
     return {tensor->data, 0, tensor->strides[0], tensor->strides[1]};
   }
-  static PagedAppend append_of(const PagedQuery& query, const Paged& a) {
+  static bool is_aligned(const PagedQuery& query, const Rows& rows) {
+    const auto unit = static_cast<int64_t>(16 / sdk::bytes_of(query.dtype));
+    return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.row % unit == 0 && rows.head % unit == 0;
+  }
+  static PagedAppend append_of(const PagedQuery& query, const Paged& a, const Rows& q) {
     if (a.struct_size < sizeof a) throw Failure(FVLM_ERROR_ARGUMENT, "k and v are missing");
     PagedAppend append{};
     const Rows k = paged_rows(query, query.heads_kv, a.k, "k"), v = paged_rows(query, query.heads_kv, a.v, "v");
@@ -193,7 +197,7 @@ class AttentionFlash : public Attention {
     append.v = v.data, append.v_row = v.row, append.v_head = v.head;
     append.has_norm = query.qk_norm != 0;
     append.epsilon = query.epsilon;
-    append.rotary_dim = query.rotary_dim;
+    append.head_dim = query.head_dim, append.rotary_dim = query.rotary_dim;
     append.inverse = query.inverse != 0;
     const auto weight = [&](const fvlm_tensor* tensor, const char* name) -> const void* {
       if (!tensor) return nullptr;
@@ -202,11 +206,14 @@ class AttentionFlash : public Attention {
       return tensor->data;
     };
     append.q_norm = weight(a.q_norm, "q_norm"), append.k_norm = weight(a.k_norm, "k_norm");
+    const auto starts_a_pack = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
+    append.has_whole_packs = is_aligned(query, q) && is_aligned(query, k) && is_aligned(query, v) &&
+                             starts_a_pack(append.q_norm) && starts_a_pack(append.k_norm) &&
+                             query.rotary_dim / 2 % static_cast<int>(16 / sdk::bytes_of(query.dtype)) == 0;
     if (query.rotary_dim > 0 && query.has_frequencies)
       append.frequencies = vector_of<const double>(a.frequencies, query.rotary_dim / 2, "frequencies");
-    else
-      for (int i = 0; i < query.rotary_dim / 2; ++i)
-        append.steps[i] = rotary_frequency(i, query.rotary_dim, std::log2(static_cast<double>(query.rope_theta)));
+    else if (query.rotary_dim > 0)
+      append.log2_theta = std::log2(static_cast<double>(query.rope_theta));
     return append;
   }
   static Rows pages_of(const PagedQuery& query, const fvlm_tensor* tensor, const char* name) {

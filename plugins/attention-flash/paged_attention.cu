@@ -4,19 +4,16 @@
 // is combined in shared memory: one launch, whatever the lengths, of which the host knows nothing.
 //
 // A call that appends (a step of decoding) first brings the row's queries, its key and its value into shared memory,
-// normalized, rotated and rounded; the last key is read there, and one block writes it to its page. The other keys are
-// on their way before the kernel that makes these rows is done: a kernel lets the next one start when it has written to
-// pages, and before it attends.
+// normalized, rotated and rounded. The warp that has the last key reads it there and writes it to its page. The other
+// keys are on their way before the kernel that makes these rows is done.
 //
 // Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
 // flight. Each such thread has a running maximum and sum of its own (online softmax). Few rows take a block for each
-// query head, with twice the warps where a warp holds few keys; many rows take smaller blocks, of which more are on the
+// query head, whose threads have twice the keys on the way; many rows take smaller blocks, of which more are on the
 // device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
-#include "common/cuda_packs.cuh"
-#include "common/cuda_rotary.cuh"
-#include "paged_attention.h"
+#include "paged_append.cuh"
 #include "tiles.cuh"
 
 #include <algorithm>
@@ -26,16 +23,19 @@ namespace fvlm::plugins {
 namespace {
 
 constexpr int max_cluster = 8;
-// How a block is laid out: warps at most, keys that a thread has on the way, blocks that have to fit on a
-// multiprocessor.
-struct Wide {
-  static constexpr int warps = 16, unroll = 4, blocks = 1;
+// How a block is laid out: warps at most, keys of a thread that are attended to at once, such batches that are on the
+// way, blocks that have to fit on a multiprocessor.
+struct Quick {
+  static constexpr int warps = 8, unroll = 4, batches = 2, blocks = 1;
 };
 struct Roomy {
-  static constexpr int warps = 8, unroll = 4, blocks = 1;
+  static constexpr int warps = 8, unroll = 4, batches = 1, blocks = 1;
+};
+struct Middle {
+  static constexpr int warps = 8, unroll = 4, batches = 1, blocks = 2;
 };
 struct Dense {
-  static constexpr int warps = 3, unroll = 3, blocks = 8;
+  static constexpr int warps = 3, unroll = 2, batches = 1, blocks = 8;
 };
 
 // The room for a head of which `lanes` threads hold 16 bytes each.
@@ -64,142 +64,102 @@ __device__ Share share_of_block(int first, int length) {
   return {begin, min(begin + size, length)};
 }
 
-// What a row appends, and its query heads of a tile, as they are attended with.
-template <class T, int heads, int max_dim>
-struct AppendedRow {
-  alignas(16) T k[max_dim], v[max_dim], q[heads][max_dim];
+template <int warps, int heads, int max_dim>
+struct PartialSums {
+  float values[warps][heads][max_dim];
+  float2 maximum_and_sum[warps][heads];
 
-  // Brings them here, a warp each vector in turn. What does not depend on the kernel before is read before it is waited
-  // for.
-  __device__ void load(const PagedProblem& p, const PagedAppend& a, int row, int kv_head, int first_head, int count,
-                       int position) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_size, half = a.rotary_dim / 2;
-    constexpr int of_lane = max_dim / warp_size;
-    float cosine[of_lane], sine[of_lane];
+  // Number d of a head, by the sums of the warps that `found` something.
+  __device__ float combine(int h, int d, int found, float& maximum, float& sum) const {
+    float2 of_warp[warps];
+    float value[warps];
 #pragma unroll
-    for (int i = 0; i < of_lane; ++i) {
-      const int d = lane + i * warp_size;
-      cosine[i] = 1, sine[i] = 0;
-      if (d >= a.rotary_dim) continue;
-      const int frequency = d < half ? d : d - half;
-      const std::uint64_t step = a.frequencies ? rotary_step(a.frequencies[frequency]) : a.steps[frequency];
-      sincospif(rotary_angle(step, position, 1), &sine[i], &cosine[i]);
-      if ((d < half) != a.inverse) sine[i] = -sine[i];
+    for (int w = 0; w < warps; ++w) {
+      of_warp[w] = w < found ? maximum_and_sum[w][h] : float2{-INFINITY, 0};
+      value[w] = w < found ? values[w][h][d] : 0;
     }
-    wait_for_previous_kernel();
-    const int warps = static_cast<int>(blockDim.x) / warp_size;
-    for (int vector = static_cast<int>(threadIdx.x) / warp_size; vector < count + 2; vector += warps) {
-      const bool is_v = vector == count + 1, is_k = vector == count;
-      const T* from = is_v   ? static_cast<const T*>(a.v) + row * a.v_row + kv_head * a.v_head
-                      : is_k ? static_cast<const T*>(a.k) + row * a.k_row + kv_head * a.k_head
-                             : static_cast<const T*>(p.q) + row * p.q_row + (first_head + vector) * p.q_head;
-      T* to = is_v ? v : is_k ? k : q[vector];
-      if (is_v) {
-        for (int d = lane; d < p.head_dim; d += warp_size) to[d] = from[d];
-        continue;
-      }
-      const T* weight = static_cast<const T*>(is_k ? a.k_norm : a.q_norm);
-      const auto at = [&](int d) {
-        const float x = static_cast<float>(from[d]);
-        return weight ? x * static_cast<float>(weight[d]) : x;
-      };
-      float factor = 1;
-      if (a.has_norm) {
-        float square = 0;
-        for (int d = lane; d < p.head_dim; d += warp_size)
-          square = fmaf(static_cast<float>(from[d]), static_cast<float>(from[d]), square);
-        factor = rsqrtf(warp_sum(square) / static_cast<float>(p.head_dim) + a.epsilon);
-      }
+    maximum = -INFINITY;
 #pragma unroll
-      for (int i = 0; i < of_lane; ++i) {
-        const int d = lane + i * warp_size;
-        if (d >= p.head_dim) continue;
-        const float x = at(d);
-        to[d] = T(factor * (d < a.rotary_dim ? x * cosine[i] + at(d < half ? d + half : d - half) * sine[i] : x));
-      }
+    for (int w = 0; w < warps; ++w) maximum = fmaxf(maximum, of_warp[w].x);
+    const float reference = reference_of(maximum);
+    float combined = 0;
+    sum = 0;
+#pragma unroll
+    for (int w = 0; w < warps; ++w) {
+      const float factor = exp2_approx(of_warp[w].x - reference);
+      sum = fmaf(factor, of_warp[w].y, sum);
+      combined = fmaf(factor, value[w], combined);
     }
-    __syncthreads();
-  }
-
-  // By the threads of one warp.
-  __device__ void write(const PagedProblem& p, const std::int32_t* table, int kv_head, int key) const {
-    const std::int64_t page = table[key >> p.page_shift];
-    const int in_page = key & ((1 << p.page_shift) - 1);
-    constexpr int pack = pack_size<T>;
-    for (int i = static_cast<int>(threadIdx.x) % warp_size * pack; i < 2 * p.head_dim; i += warp_size * pack) {
-      const bool is_v = i >= p.head_dim;
-      const int d = is_v ? i - p.head_dim : i;
-      T* to =
-          is_v ? const_cast<T*>(static_cast<const T*>(p.v)) + page * p.v_page + in_page * p.v_row + kv_head * p.v_head
-               : const_cast<T*>(static_cast<const T*>(p.k)) + page * p.k_page + in_page * p.k_row + kv_head * p.k_head;
-      Pack<T, pack> numbers;
-      numbers.load((is_v ? v : k) + d);
-      numbers.store(to + d);
-    }
+    return combined;
   }
 };
 
-template <int warps, int heads, int max_dim>
-struct PartialSums {
-  float values[warps][heads][max_dim], maximum[warps][heads], sum[warps][heads];
+// Keys and values of a thread on their way.
+template <class T, int unroll>
+struct Batch {
+  Pack<T, pack_size<T>> k[unroll], v[unroll];
 };
 
 template <class T, int lanes, int heads, int unroll>
 struct Rows {
   static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once,
                        max_dim = widest<T, lanes>;
+  using Numbers = Pack<T, pack>;
+  using Keys = Batch<T, unroll>;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
-  Pack<T, pack> k[unroll], v[unroll];
 
-  // The query heads of a tile, `stride` elements from one to the next; those past `count` repeat the last one.
-  __device__ void load_queries(const PagedProblem& p, const T* queries, std::int64_t stride, int count, int piece,
-                               bool has_piece) {
+  // query: this lane's piece.
+  __device__ void start(int h, const T* query, float scale_log2, bool has_piece) {
+    maximum[h] = -INFINITY;
+    sum[h] = 0;
 #pragma unroll
-    for (int h = 0; h < heads; ++h) {
-      const T* from = queries + min(h, count - 1) * stride;
-      maximum[h] = -INFINITY;
-      sum[h] = 0;
+    for (int i = 0; i < pack; ++i) {
+      values[h][i] = 0;
+      q[h][i] = has_piece ? static_cast<float>(query[i]) * scale_log2 : 0;
+    }
+  }
+
+  // Those from `end` on repeat the last one and count nothing. All are loaded without a condition: behind a branch,
+  // each would wait for the one before it. offset: of the lane's piece, or of any other if it has none.
+  template <int batches>
+  static __device__ void load_keys(Keys (&keys)[batches], const PagedProblem& p, const std::int32_t* table, int kv_head,
+                                   int first, int stride, int end, int offset) {
+    std::int64_t page[batches][unroll];
+    const auto key = [&](int i, int u) { return min(first + i * stride + u * keys_at_once, end - 1); };
 #pragma unroll
-      for (int i = 0; i < pack; ++i) {
-        values[h][i] = 0;
-        q[h][i] = has_piece ? static_cast<float>(from[piece * pack + i]) * p.scale_log2 : 0;
+    for (int i = 0; i < batches; ++i)
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) page[i][u] = table[key(i, u) >> p.page_shift];
+#pragma unroll
+    for (int i = 0; i < batches; ++i)
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        const std::int64_t in_page = key(i, u) & ((1 << p.page_shift) - 1);
+        keys[i].k[u].load(static_cast<const T*>(p.k) + page[i][u] * p.k_page + in_page * p.k_row + kv_head * p.k_head +
+                          offset);
+        keys[i].v[u].load(static_cast<const T*>(p.v) + page[i][u] * p.v_page + in_page * p.v_row + kv_head * p.v_head +
+                          offset);
+      }
+  }
+  // The last key, where its page had anything.
+  static __device__ void place_appended(Keys& keys, const Numbers& new_k, const Numbers& new_v, int first, int end) {
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+      const bool is_last = first + u * keys_at_once >= end - 1;
+#pragma unroll
+      for (int i = 0; i < Numbers::words; ++i) {
+        keys.k[u].bits.at[i] = is_last ? new_k.bits.at[i] : keys.k[u].bits.at[i];
+        keys.v[u].bits.at[i] = is_last ? new_v.bits.at[i] : keys.v[u].bits.at[i];
       }
     }
   }
 
-  // `unroll` keys of this thread, of which those from `end` on repeat the last one and count nothing. Key `appended` is
-  // left out, as it is not in the pages yet.
-  __device__ void load_keys(const PagedProblem& p, const std::int32_t* table, int kv_head, int first, int end,
-                            int piece, bool has_piece, int appended) {
-    std::int64_t page[unroll];
-#pragma unroll
-    for (int u = 0; u < unroll; ++u) page[u] = table[min(first + u * keys_at_once, end - 1) >> p.page_shift];
-#pragma unroll
-    for (int u = 0; u < unroll; ++u) {
-      k[u] = v[u] = {};
-      const int key = min(first + u * keys_at_once, end - 1), in_page = key & ((1 << p.page_shift) - 1);
-      if (!has_piece || key == appended) continue;
-      k[u].load(static_cast<const T*>(p.k) + page[u] * p.k_page + in_page * p.k_row + kv_head * p.k_head +
-                piece * pack);
-      v[u].load(static_cast<const T*>(p.v) + page[u] * p.v_page + in_page * p.v_row + kv_head * p.v_head +
-                piece * pack);
-    }
-  }
-  __device__ void load_appended(const AppendedRow<T, heads, max_dim>& row, int first, int end, int piece,
-                                bool has_piece, int appended) {
-#pragma unroll
-    for (int u = 0; u < unroll; ++u)
-      if (has_piece && min(first + u * keys_at_once, end - 1) == appended)
-        k[u].load(row.k + piece * pack), v[u].load(row.v + piece * pack);
-  }
-
-  // To the keys that were loaded.
-  __device__ void attend(int first, int end) {
+  __device__ void attend(const Keys& keys, int first, int end) {
     float score[heads][unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
       float key[pack];
-      k[u].widen(key);
+      keys.k[u].widen(key);
 #pragma unroll
       for (int h = 0; h < heads; ++h) {
         float dot = 0;
@@ -224,7 +184,7 @@ struct Rows {
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
       float value[pack];
-      v[u].widen(value);
+      keys.v[u].widen(value);
 #pragma unroll
       for (int h = 0; h < heads; ++h)
 #pragma unroll
@@ -237,7 +197,7 @@ struct Rows {
     const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
-      if (lane == 0) sums.maximum[warp][h] = maximum[h], sums.sum[warp][h] = sum[h];
+      if (lane == 0) sums.maximum_and_sum[warp][h] = {maximum[h], sum[h]};
       if (lane < lanes && has_piece)
 #pragma unroll
         for (int i = 0; i < pack; ++i) sums.values[warp][h][piece * pack + i] = values[h][i];
@@ -274,6 +234,24 @@ struct BlockSums {
   float4 maximum_and_sum[heads];
 };
 
+// Combines what the `found` warps of a block have: the output, or for others of a cluster of_block.
+template <class T, int warps, int heads, int max_dim>
+__device__ void combine_block(const PagedProblem& p, const PartialSums<warps, heads, max_dim>& of_warps, int found,
+                              BlockSums<heads, max_dim>& of_block, T* out, int count) {
+  for (int index = static_cast<int>(threadIdx.x); index < heads * max_dim; index += static_cast<int>(blockDim.x)) {
+    const int h = index / max_dim, d = index % max_dim;
+    if (h >= count || d >= p.head_dim) continue;
+    float maximum, sum;
+    const float value = of_warps.combine(h, d, found, maximum, sum);
+    if (Cluster::size() == 1) {
+      out[h * p.out_head + d] = T(sum > 0 ? __fdividef(value, sum) : 0);
+    } else {
+      of_block.values[h][d] = value;
+      if (d == 0) of_block.maximum_and_sum[h] = {maximum, sum, 0, 0};
+    }
+  }
+}
+
 // Writes what the blocks of the cluster found together.
 template <class T, int heads, int max_dim>
 __device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads, max_dim>& of_block, T* out, int count) {
@@ -305,7 +283,6 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     paged_attention_kernel(const __grid_constant__ PagedProblem p,
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
   constexpr int max_dim = widest<T, lanes>;
-  __shared__ std::conditional_t<appends, AppendedRow<T, heads, max_dim>, Nothing> appended;
   __shared__ PartialSums<Size::warps, heads, max_dim> of_warps;
   __shared__ BlockSums<heads, max_dim> of_block;
   if constexpr (!appends) start_next_kernel();
@@ -315,64 +292,75 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
+  [[maybe_unused]] std::uint64_t first_step = 0;
+  if constexpr (appends) // while the length is on its way
+    if (2 * static_cast<int>(threadIdx.x) < a.rotary_dim)
+      first_step = Angles<max_dim>::step_of(a, static_cast<int>(threadIdx.x));
   const int length = p.lengths[row], last = appends ? length - 1 : -1;
   const Share share = share_of_block(p.window > 0 ? max(length - p.window, 0) : 0, length);
 
   using Own = Rows<T, lanes, heads, Size::unroll>;
   const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
+  const int stride = warps * Own::step; // from a batch of a warp to its next
   const bool has_piece = piece * Own::pack < p.head_dim;
-  const bool block_writes = appends && share.end == length && head_in_group == 0;
+  const int offset = has_piece ? piece * Own::pack : 0;
   if (share.begin >= share.end) {
     wait_for_previous_kernel();
     if constexpr (appends) start_next_kernel();
   } else {
-    Own own;
     const std::int32_t* table = p.table + static_cast<std::int64_t>(p.sequences[row]) * p.max_pages;
+    Own own;
+    typename Own::Keys keys[Size::batches];
+    const auto load_batches = [&](int first) {
+      if (first - lane / lanes < share.end) Own::load_keys(keys, p, table, kv_head, first, stride, share.end, offset);
+    };
+    [[maybe_unused]] typename Own::Numbers new_k, new_v;
+    [[maybe_unused]] bool has_last = false; // this warp
     if constexpr (appends) {
-      own.load_keys(p, table, kv_head, first_key, share.end, piece, has_piece, last);
-      appended.load(p, a, row, kv_head, first_head, count, last);
-      if (block_writes && warp == warps - 1) {
-        appended.write(p, table, kv_head, last);
-        __threadfence();
-        __syncwarp();
+      __shared__ Angles<max_dim> angles;
+      __shared__ ArrivedRow<T, heads, max_dim> arrived;
+      const std::int64_t last_page = table[last >> p.page_shift];
+      load_batches(first_key);
+      angles.find(a, first_step, last);
+      has_last = share.end == length && (last - share.begin) / Own::step % warps == warp;
+      __syncthreads();
+      const Arriving<T, lanes, max_dim> arriving{a, angles, offset, has_piece};
+      wait_for_previous_kernel();
+      start_next_kernel();
+      arrived.bring(p, a, row, kv_head, first_head, count, arriving);
+      __syncthreads();
+#pragma unroll
+      for (int h = 0; h < heads; ++h) own.start(h, arrived.at[min(h, count - 1)] + offset, p.scale_log2, has_piece);
+      if (has_last) {
+        new_k.load(arrived.at[count] + offset);
+        new_v.load(arrived.at[count + 1] + offset);
+        if (head_in_group == 0 && lane < lanes && has_piece)
+          write_to_page(p, last_page, kv_head, last, offset, new_k, new_v);
       }
-      if (!block_writes || warp == warps - 1) start_next_kernel(); // one thread speaks for its block
-      own.load_queries(p, appended.q[0], max_dim, count, piece, has_piece);
     } else {
       wait_for_previous_kernel();
-      own.load_queries(p, static_cast<const T*>(p.q) + row * p.q_row + first_head * p.q_head, p.q_head, count, piece,
-                       has_piece);
+      const T* queries = static_cast<const T*>(p.q) + row * p.q_row + first_head * p.q_head + offset;
+#pragma unroll
+      for (int h = 0; h < heads; ++h) own.start(h, queries + min(h, count - 1) * p.q_head, p.scale_log2, has_piece);
+      load_batches(first_key);
     }
-    for (int first = first_key; first - lane / lanes < share.end; first += warps * Own::step) {
-      if (!appends || first != first_key) own.load_keys(p, table, kv_head, first, share.end, piece, has_piece, last);
-      if constexpr (appends) own.load_appended(appended, first, share.end, piece, has_piece, last);
-      own.attend(first, share.end);
+    for (int first = first_key; first - lane / lanes < share.end;) {
+#pragma unroll
+      for (int i = 0; i < Size::batches; ++i, first += stride) {
+        if (first - lane / lanes >= share.end) break;
+        if (appends && has_last) Own::place_appended(keys[i], new_k, new_v, first, share.end);
+        own.attend(keys[i], first, share.end);
+      }
+      load_batches(first);
     }
     own.combine_warp();
     own.store(of_warps, piece, has_piece);
   }
   __syncthreads();
 
-  // A warp writes 32 numbers of a head; its lane i has the factor of what warp i found.
-  const bool is_alone = Cluster::size() == 1;
   T* out = static_cast<T*>(p.out) + row * p.out_row + first_head * p.out_head;
-  const int found = share.begin < share.end ? warps : 0, pieces = (p.head_dim + warp_size - 1) / warp_size;
-  for (int index = warp; index < count * pieces; index += warps) {
-    const int h = index / pieces, d = index % pieces * warp_size + lane;
-    const float own = lane < found ? of_warps.maximum[lane][h] : -INFINITY, maximum = warp_max(own),
-                factor = exp2_approx(own - reference_of(maximum)),
-                sum = warp_sum(lane < found ? factor * of_warps.sum[lane][h] : 0);
-    float value = 0;
-    for (int w = 0; w < found; ++w) value += __shfl_sync(0xffffffffu, factor, w) * of_warps.values[w][h][d];
-    if (d >= p.head_dim) continue;
-    if (is_alone) {
-      out[h * p.out_head + d] = T(sum > 0 ? value / sum : 0);
-    } else {
-      of_block.values[h][d] = value;
-      if (d == 0) of_block.maximum_and_sum[h] = {maximum, sum, 0, 0};
-    }
-  }
-  if (is_alone) return;
+  combine_block(p, of_warps, share.begin < share.end ? warps : 0, of_block, out, count);
+  if (Cluster::size() == 1) return;
   Cluster::arrive();
   Cluster::wait();
   if (Cluster::rank() == 0) combine_cluster(p, of_block, out, count);
@@ -409,9 +397,8 @@ template <class T, int lanes>
 void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
   if constexpr (sizeof(T) == 2)
     if (launch.is_dense) return enqueue<T, lanes, 1, Dense>(call, launch, p, append);
-  if constexpr (lanes == 16)
-    if (launch.warps > Roomy::warps) return enqueue<T, lanes, 1, Wide>(call, launch, p, append);
-  if (p.group == 1 || launch.has_heads_apart) return enqueue<T, lanes, 1, Roomy>(call, launch, p, append);
+  if (launch.has_heads_apart) return enqueue<T, lanes, 1, Quick>(call, launch, p, append);
+  if (p.group == 1) return enqueue<T, lanes, 1, Middle>(call, launch, p, append);
   if (p.group % 4 == 0) return enqueue<T, lanes, 4, Roomy>(call, launch, p, append);
   enqueue<T, lanes, 3, Roomy>(call, launch, p, append);
 }
@@ -432,9 +419,8 @@ PagedLaunch paged_launch(const fvlm_paged_attention_query& query, int window, in
          keys > launch.blocks * keys_of_block)
     launch.blocks *= 2;
   launch.starts_early = has_clusters;
-  launch.warps = pairs * launch.blocks > 2 * multiprocessors ? Roomy::warps / 2 : Roomy::warps;
-  const int pieces = query.head_dim / (128 / query.dtype.bits);
-  if (launch.has_heads_apart && pieces > 8 && pieces <= 16 && keys > 64) launch.warps = Wide::warps;
+  launch.warps =
+      !launch.has_heads_apart && pairs * launch.blocks > 2 * multiprocessors ? Roomy::warps / 2 : Roomy::warps;
   // Chosen by measurement (bench/LOG.md, 2026-11-27 and 28): fewer registers and keys on the way make a block slower,
   // which pays where blocks would have to wait for others.
   launch.is_dense = query.heads_q == query.heads_kv && query.dtype != sdk::float32 && pairs > 4 * multiprocessors;

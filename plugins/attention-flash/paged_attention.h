@@ -31,9 +31,11 @@ struct PagedAppend {
   const void *k, *v; // [rows, heads_kv, head_dim]
   std::int64_t k_row, k_head, v_row, v_head;
   const void *q_norm, *k_norm; // NULL: ones
-  const double* frequencies;   // NULL: `steps`
-  std::uint64_t steps[128];    // angles per position, of rotary_step()
-  int rotary_dim;              // 0: no rotary embedding
+  const double* frequencies;   // NULL: those of theta
+  double log2_theta;
+  int head_dim, rotary_dim; // rotary_dim: 0: no rotary embedding
+  // 16 bytes of q, k, v and the norms' weights are aligned, and rotate with 16 adjacent bytes.
+  bool has_whole_packs;
   bool inverse, has_norm;
   float epsilon;
 };

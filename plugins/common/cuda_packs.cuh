@@ -29,6 +29,7 @@ struct Pack {
 
   __device__ void load(const Element* from) { bits = *reinterpret_cast<const Words*>(from); }
   __device__ void store(Element* to) const { *reinterpret_cast<Words*>(to) = bits; }
+  __device__ void gather(const Element (&from)[count]) { memcpy(&bits, from, sizeof bits); }
 
   __device__ void widen(float (&values)[count]) const {
 #pragma unroll

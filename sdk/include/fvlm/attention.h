@@ -42,7 +42,10 @@
  * it. Before that it normalizes the heads of q and k (qk_norm: rmsnorm of each head, times q_norm or k_norm) and
  * rotates them at position lengths[row] - 1 (rotary_dim and the rest as fvlm/kernels.h says of rope). The key and v go
  * to row lengths[row] - 1 of the sequence, whatever that held. No row attends to what another row of the call writes,
- * so that rows may be computed in any order; rows of length 0 write nothing. q, k and v stay as they are. */
+ * so that rows may be computed in any order; rows of length 0 write nothing. q, k and v stay as they are.
+ * On a GPU, a call may read pages before the kernel in front of it has ended (programmatic dependent launch): between
+ * a call that appends to a sequence and the next one over the same pages the engine launches other kernels, of which
+ * one at least starts when all before it have ended. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
