@@ -1,12 +1,14 @@
 // Operations of decoders other than Llama: norms of heads and without weights, scaled and reversed rotary embedding,
 // bounded logits, rows that are added to others between layers.
 #include "bench.h"
+#include "ops/gated_convolution.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 using namespace fvlm;
@@ -198,4 +200,75 @@ TEST(DecoderOperations, LinearOfSwiGluHasPaddedRows) {
     }
     for (size_t i = 0; i < 5; ++i) expect_close(outcome[5 + i], outcome[i], 1e-14, fmt::format("outcome {}", i));
   }
+}
+
+namespace {
+
+// Segments of 1, 5, 0 and 2 rows, and two rows of padding.
+constexpr int64_t convolved_rows = 10;
+Tensor convolved_bounds() {
+  return at::tensor({0, 1, 6, 6, 8}, at::kInt);
+}
+
+} // namespace
+
+TEST(DecoderOperations, ConvolutionsHaveTheirDerivatives) {
+  for (const int64_t taps : {1, 2, 4}) {
+    SCOPED_TRACE(taps);
+    Bench b;
+    const Value x = b.input({convolved_rows, 9});
+    const ConvolutionTaps all{Weight(b.parameter("taps", {3, 1, taps})), Weight(b.parameter("bias", {3}))};
+    const ConvolutionTaps without_bias{all.weight, {}};
+    const Tensor within = rows_within_segments(convolved_bounds(), convolved_rows, taps - 1, x.data.options());
+    b.expect_true_gradients([&](Tape& tape) {
+      return std::vector{gated_convolution(tape, x, all, within), gated_convolution(tape, x, without_bias, within)};
+    });
+  }
+}
+
+TEST(DecoderOperations, ConvolutionsStayWithinTheirSegments) {
+  Bench b;
+  const Value x = b.input({convolved_rows, 9});
+  const ConvolutionTaps taps{Weight(b.parameter("taps", {3, 1, 3})), {}};
+  Tape none(Tape::Mode::forward_only);
+  const auto alone = [&](const Tensor& rows) {
+    const Tensor within =
+        rows_within_segments(at::tensor({int64_t{0}, rows.size(0)}, at::kInt), rows.size(0), 2, rows.options());
+    return gated_convolution(none, Value(rows), taps, within).data;
+  };
+  const Tensor within = rows_within_segments(convolved_bounds(), convolved_rows, 2, x.data.options());
+  const Tensor together = gated_convolution(none, x, taps, within).data;
+  for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 5}, {6, 2}})
+    expect_close(together.narrow(0, begin, count), alone(x.data.narrow(0, begin, count)), 1e-15, "a segment by itself");
+  // By its definition, of a row in the middle.
+  const auto part = [&](int64_t row, int64_t which) { return x.data[row].narrow(0, 3 * which, 3); };
+  Tensor sum = at::zeros({3}, x.data.options());
+  for (int64_t tap = 0; tap < 3; ++tap)
+    sum += taps.weight.value().select(1, 0).select(1, tap) * part(2 + tap, 0) * part(2 + tap, 2);
+  expect_close(together[4], sum * part(4, 1), 1e-12, "a row by its definition");
+}
+
+// Rows of two sequences, a few at a time, in pages of two rows that lie in any order.
+TEST(DecoderOperations, ConvolutionsOverPagesAreThoseOfWholeSequences) {
+  Bench b;
+  const Value x = b.input({11, 9});
+  const ConvolutionTaps taps{Weight(b.parameter("taps", {3, 1, 4})), Weight(b.parameter("bias", {3}))};
+  Tape none(Tape::Mode::forward_only);
+  const Tensor within = rows_within_segments(at::tensor({0, 7, 11}, at::kInt), 11, 3, x.data.options());
+  const Tensor expected = gated_convolution(none, x, taps, within).data;
+  const Tensor pages = at::full({8, 2, 3}, std::nan(""), x.data.options()),
+               page_table = at::tensor({5, 2, 7, 1, 3, 6, 0, 0}, at::kInt).view({2, 4});
+  const auto pass = [&](const std::vector<int64_t>& rows) { // as they are in x
+    std::vector<int> sequences, indices;
+    std::vector<int64_t> places;
+    for (const int64_t row : rows) sequences.push_back(row >= 7), indices.push_back(static_cast<int>(row % 7));
+    for (size_t i = 0; i < rows.size(); ++i) places.push_back(page_table[sequences[i]][indices[i] / 2].item<int64_t>());
+    for (const int index : indices) places.push_back(index % 2);
+    const Tensor at_rows = at::tensor(rows, at::kLong);
+    const EarlierRows earlier(at::tensor(indices, at::kInt), at::tensor(sequences, at::kInt), page_table, 2, 3);
+    const Tensor made = append_and_convolve(x.data.index_select(0, at_rows), taps, pages,
+                                            at::tensor(places, at::kLong).view({2, -1}), earlier);
+    expect_close(made, expected.index_select(0, at_rows), 1e-12, fmt::format("from row {}", rows.front()));
+  };
+  pass({0, 7, 8}), pass({1, 2, 3}), pass({9}), pass({4, 10}), pass({5}), pass({6});
 }

@@ -5,9 +5,9 @@
 namespace fvlm::ops {
 
 const fvlm_plugin* reference_entry(const fvlm_host* host) {
-  using namespace reference;
-  return sdk::entry<Attention, Loss, Kernels, AdamW, Muon, Packer, Int8, Int4, W8A8>(host, "reference",
-                                                                                     host ? host->engine_version : "");
+  return sdk::entry<reference::Attention, reference::Loss, reference::Kernels, reference::AdamW, reference::Muon,
+                    reference::Packer, reference::Int8, reference::Int4, reference::W8A8>(
+      host, "reference", host ? host->engine_version : "");
 }
 
 } // namespace fvlm::ops
