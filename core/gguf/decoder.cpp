@@ -73,9 +73,9 @@ const DecoderFamily& decoder_family_of(const DecoderConfig& config, const std::s
     if (config.model_type == family.model_type) return family;
     known.emplace_back(family.model_type);
   }
-  throw Error(ErrorKind::data, "llama.cpp has no architecture for a decoder of the type {}", shown(config.model_type))
+  throw Error(ErrorKind::data, "decoders of the type {} are not written to GGUF", shown(config.model_type))
       .at(where)
-      .advise("those with one are {}; `fvlm-engine serve` and `export` without --gguf take any", join(known, ", "));
+      .advise("those that are: {}; `fvlm-engine serve` and `export` without --gguf take any", join(known, ", "));
 }
 
 // Which layers have a window in llama.cpp, unless the file says otherwise.

@@ -14,9 +14,11 @@ inline bool can_defer_gradients(const DecoderConfig& decoder, int64_t rows, int6
   const int64_t width = decoder.hidden_size, mlp = decoder.intermediate_size, dim = decoder.head_dim;
   const int64_t queries = decoder.num_attention_heads * dim, heads = queries + 2 * decoder.num_key_value_heads * dim;
   const int64_t up = decoder.gated_mlp ? 2 * mlp : mlp; // columns of the MLP's first product
-  const int64_t weights = width * (heads + queries + up + mlp), columns = heads + up + 2 * width;
-  return decoder.num_hidden_layers * columns * rows * element <=
-         std::max(little, decoder.num_hidden_layers * weights * float32);
+  const int64_t convolving = decoder.convolutions(), attending = decoder.num_hidden_layers - convolving;
+  const int64_t columns = attending * heads + convolving * 3 * width + decoder.num_hidden_layers * (up + 2 * width);
+  const int64_t weights =
+      width * (attending * (heads + queries) + convolving * 4 * width + decoder.num_hidden_layers * (up + mlp));
+  return columns * rows * element <= std::max(little, weights * float32);
 }
 
 } // namespace fvlm::model

@@ -48,7 +48,7 @@ MODELS = {  # and what llama.cpp calls the architecture
 }
 LOADED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]  # by transformers, of whose files it knows all keys
 REFUSED = {
-    "nanochat": (NanoChatConfig, {}, "llama.cpp has no architecture for a decoder of the type \"nanochat\""),
+    "nanochat": (NanoChatConfig, {}, "decoders of the type \"nanochat\" are not written to GGUF"),
     "window": (MistralConfig, {"sliding_window": 8}, "layers have a sliding window"),
     "scale": (Gemma3TextConfig, GEMMA | {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is not 256"),
     "bias": (Qwen3Config, {"head_dim": 16, "attention_bias": True}, "linears of attention outputs or the MLP have biases"),

@@ -186,8 +186,8 @@ Outcome answer(Tiny& tiny, const std::vector<Prompt>& prompts, const BatchOption
   return outcome;
 }
 
-TEST(DraftModel, AnswersAreThePlainOnesTokenForToken) {
-  Tiny tiny(tiny_config(), at::kFloat), small(smaller_config(), at::kFloat);
+void expect_plain_answers(const ModelConfig& config) {
+  Tiny tiny(config, at::kFloat), small(smaller_config(), at::kFloat);
   int64_t accepted = 0, rejected = 0, preemptions = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Dice dice(seed);
@@ -212,6 +212,14 @@ TEST(DraftModel, AnswersAreThePlainOnesTokenForToken) {
   EXPECT_GT(accepted, 300);
   EXPECT_GT(rejected, 300);
   EXPECT_GT(preemptions, 0);
+}
+
+TEST(DraftModel, AnswersAreThePlainOnesTokenForToken) {
+  expect_plain_answers(tiny_config());
+}
+
+TEST(DraftModel, AnswersOfConvolutionsAreThePlainOnesTokenForToken) {
+  expect_plain_answers(convolving_config());
 }
 
 // By the model itself, of texts without visual rows: also where tokens are drawn, since the same numbers draw drafts.

@@ -256,8 +256,8 @@ TEST(GenerationBatch, DrawsDependOnSeedAndAnswerAlone) {
 }
 
 // Prompts that begin alike arrive while others are answered or cancelled, in pages and passes of any size.
-TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
-  Tiny tiny(tiny_config(), at::kFloat);
+void expect_answers_in_any_pages(const ModelConfig& config) {
+  Tiny tiny(config, at::kFloat);
   SchedulerCounts all;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Dice dice(seed);
@@ -292,6 +292,14 @@ TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
   }
   EXPECT_GT(all.shared_rows, 300);
   EXPECT_GT(all.preemptions, 0);
+}
+
+TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
+  expect_answers_in_any_pages(tiny_config());
+}
+
+TEST(GenerationBatch, AnswersOfConvolutionsDoNotDependOnPagesPassesAndSharedPrefixes) {
+  expect_answers_in_any_pages(convolving_config());
 }
 
 TEST(GenerationBatch, TheNextTurnSharesTheRowsOfTheLastOne) {

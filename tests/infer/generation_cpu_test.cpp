@@ -11,6 +11,10 @@ TEST_P(GenerationOnCpu, LogitsOfBatchesAreThoseOfOneAtATimeWithinRounding) {
   expect_logits_of_one_at_a_time(at::kCPU, GetParam());
 }
 
+TEST_P(GenerationOnCpu, LogitsOfConvolutionsAreThoseOfOneAtATimeWithinRounding) {
+  expect_logits_of_one_at_a_time(at::kCPU, GetParam(), convolving_decoder_config());
+}
+
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnCpu, testing::Values(1, 7, 30));
 
 } // namespace

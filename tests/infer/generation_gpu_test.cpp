@@ -33,6 +33,10 @@ TEST_P(GenerationOnGpu, LogitsOfBatchesAreThoseOfOneAtATimeWithinRounding) {
   expect_logits_of_one_at_a_time(gpu_device, GetParam());
 }
 
+TEST_P(GenerationOnGpu, LogitsOfConvolutionsAreThoseOfOneAtATimeWithinRounding) {
+  expect_logits_of_one_at_a_time(gpu_device, GetParam(), convolving_decoder_config());
+}
+
 // Where logits are not asked for, the device computes a pass before the host knows the tokens of the last one.
 TEST_P(GenerationOnGpu, AnswersAreTheSameWhereTheHostIsAPassBehind) {
   const c10::InferenceMode without_autograd;
@@ -68,14 +72,14 @@ TEST_P(GenerationOnGpu, AnswersAreTheSameWhereTheHostIsAPassBehind) {
 
 // Passes that read prompts are run eagerly the first time that their sizes occur, then captured, then replayed. They
 // are padded otherwise than the passes beside them, so tokens may differ where two are equally likely but for rounding.
-TEST_P(GenerationOnGpu, CapturedPassesReadPromptsAsEagerOnesDo) {
+void expect_captured_to_be_eager(const ModelConfig& config, int64_t count) {
   const c10::InferenceMode without_autograd;
-  Tiny tiny(decoder_config(), at::kFloat, [](const ParameterSpec&) { return false; });
+  Tiny tiny(config, at::kFloat, [](const ParameterSpec&) { return false; });
   Rounded gpu(tiny, gpu_device);
   GenerationBatch batch(gpu.model, *gpu.operations, {}, {.reserved_rows = 16384});
   int64_t equal = 0, all = 0;
   for (uint64_t round = 0; round < 6; ++round) {
-    auto prompts = prompts_of(GetParam(), round);
+    auto prompts = prompts_of(count, round);
     for (Prompt& prompt : prompts) prompt.max_tokens = 3;
     for (const Prompt& prompt : prompts) batch.add(prompt);
     const auto found = batch.finish();
@@ -94,6 +98,14 @@ TEST_P(GenerationOnGpu, CapturedPassesReadPromptsAsEagerOnesDo) {
     }
   }
   EXPECT_GE(10 * equal, 9 * all);
+}
+
+TEST_P(GenerationOnGpu, CapturedPassesReadPromptsAsEagerOnesDo) {
+  expect_captured_to_be_eager(decoder_config(), GetParam());
+}
+
+TEST_P(GenerationOnGpu, CapturedConvolutionsReadPromptsAsEagerOnesDo) {
+  expect_captured_to_be_eager(convolving_decoder_config(), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnGpu, testing::Values(1, 7, 24, 70));

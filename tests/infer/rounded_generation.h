@@ -39,11 +39,17 @@ inline RegistryOptions bundled_plugins() {
   return options;
 }
 
+inline ModelConfig convolving_decoder_config() {
+  ModelConfig config = convolving_config(decoder_config());
+  config.decoder.conv_bias = true;
+  return config;
+}
+
 // The weights of `tiny`, in bf16 and with the bundled plugins.
 struct Rounded {
   Rounded(Tiny& tiny, at::Device device)
       : registry(bundled_plugins()),
-        model(decoder_config(), {device, at::kBFloat16, at::kBFloat16, [](const ParameterSpec&) { return false; }}) {
+        model(tiny.model.config(), {device, at::kBFloat16, at::kBFloat16, [](const ParameterSpec&) { return false; }}) {
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
     operations.emplace(registry, ops::OperationsOptions{.device = device, .dtype = at::kBFloat16});
     auto& all = model.parameters().all();
@@ -96,9 +102,10 @@ inline at::Tensor logprobs_of(const GeneratedAnswer& answer) {
 
 // Expects the logits of all prompts at once to be those of each by itself. Rounding is what it changes in the plain
 // pass, computed in float32 as well.
-inline void expect_logits_of_one_at_a_time(at::Device device, int64_t count) {
+inline void expect_logits_of_one_at_a_time(at::Device device, int64_t count,
+                                           const ModelConfig& config = decoder_config()) {
   const c10::InferenceMode without_autograd;
-  Tiny tiny(decoder_config(), at::kFloat, [](const ParameterSpec&) { return false; });
+  Tiny tiny(config, at::kFloat, [](const ParameterSpec&) { return false; });
   Rounded rounded(tiny, device);
   auto prompts = prompts_of(count);
   for (Prompt& prompt : prompts) prompt.top_logprobs = vocabulary;

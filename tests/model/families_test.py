@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
-                          Gemma2Config, GemmaConfig, Gemma3TextConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Gemma2Config, GemmaConfig, Gemma3TextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -78,6 +78,11 @@ MODELS = {
     "qwen2_5_vl": (Qwen2_5_VLTextConfig, {"rope_parameters": MROPE}),
     "qwen3_vl": (Qwen3VLTextConfig, {"head_dim": 12, "rope_parameters": MROPE | {"mrope_interleaved": True}}),
     "qwen3_vl-yarn": (Qwen3VLTextConfig, {"head_dim": 12, "attention_bias": True, "rope_parameters": MROPE | YARN}),
+    "lfm2": (Lfm2Config, {"full_attn_idxs": [1], "block_multiple_of": 8}),
+    "lfm2-biases": (Lfm2Config, {"layer_types": ["full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 5,
+                                 "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),
+    "lfm2-attention": (Lfm2Config, {"block_auto_adjust_ff_dim": False}),
+    "lfm2-one-tap": (Lfm2Config, {"full_attn_idxs": [1], "conv_L_cache": 1}),
     "nanochat": (NanoChatConfig, {}),
     "nanochat-biases": (NanoChatConfig, {"attention_bias": True, "final_logit_softcapping": 2.0, "num_key_value_heads": 4}),
     "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
@@ -211,7 +216,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("granite", "gemma2", "gemma3", "qwen3", "nanochat-biases"):
+        for name in ("granite", "gemma2", "gemma3", "qwen3", "lfm2-biases", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()
@@ -284,7 +289,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "lfm2"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

@@ -14,7 +14,7 @@ from with_transformers import engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import Dinov2Config, Dinov2Model, Qwen2Config, Qwen2ForCausalLM
+from transformers import Dinov2Config, Dinov2Model, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 try:
     import peft
@@ -104,39 +104,44 @@ class Lora(unittest.TestCase):
                     frozen = {key for key in trace if key.startswith(f"grad.{part}.") and key not in expected}
                     self.assertEqual(frozen, set(), "frozen weights have no gradients")
 
-    def test_a_qwen2_and_a_dinov2(self):
-        torch.manual_seed(3)
-        decoder = Qwen2ForCausalLM(Qwen2Config(**TEXT | {"tie_word_embeddings": True})).eval()
+    def check_decoder(self, name, decoder, targets, adapted, saved):
+        """Beside a DINOv2, which is returned with the text. `adapted`: the number of linears with adapters."""
         draw(decoder)
-        decoder.save_pretrained(root / "qwen2")
-        (root / "qwen2" / "tokenizer.json").write_text(FILES["tokenizer.json"])
+        decoder.save_pretrained(root / name)
+        (root / name / "tokenizer.json").write_text(FILES["tokenizer.json"])
         vision = Dinov2Model(Dinov2Config(**VISION | {"mlp_ratio": 2})).eval()
         draw(vision)
         vision.save_pretrained(root / "dinov2")
-        run(engine, "import", "--vision", root / "dinov2", "--decoder", root / "qwen2", "--out", root / "families")
+        run(engine, "import", "--vision", root / "dinov2", "--decoder", root / name, "--out", root / f"with-{name}")
         tokens = torch.tensor([5, 9, 77, 3, 250, 14, 14, 8])
         write_batch(root / "text.safetensors", tokens.tolist(), torch.zeros(0, 3, 28, 28))
         for dora in (False, True):
             model = copy.deepcopy(decoder).double()
-            wrapped = peft.get_peft_model(model, peft.LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj", "down_proj"],
-                                                                 use_dora=dora, modules_to_save=["model.norm"]))
-            for name, parameter in wrapped.named_parameters():
-                if "lora_B" in name:
+            wrapped = peft.get_peft_model(model, peft.LoraConfig(r=3, lora_alpha=5, target_modules=targets,
+                                                                 use_dora=dora, modules_to_save=[saved]))
+            for parameter_name, parameter in wrapped.named_parameters():
+                if "lora_B" in parameter_name:
                     parameter.data = 0.1 * torch.randn_like(parameter)
-            wrapped.save_pretrained(root / f"qwen2-{dora}")
+            wrapped.save_pretrained(root / f"{name}-{dora}")
             rows = wrapped(input_ids=tokens[None]).logits[0]
             F.cross_entropy(rows[:-1], tokens[1:]).backward()
-            trace = traced(self.imported(root / f"qwen2-{dora}", "families"), "--grads", "--dtype", "fp64", batch="text")
+            trace = traced(self.imported(root / f"{name}-{dora}", f"with-{name}"), "--grads", "--dtype", "fp64", batch="text")
             self.assertLess(relative(trace["logits"], rows.detach()), 1e-5)
             seen = 0
-            for name, parameter in wrapped.named_parameters():
+            for parameter_name, parameter in wrapped.named_parameters():
                 if not parameter.requires_grad:
                     continue
-                own = name.removeprefix("base_model.model.").replace(".default", "").replace("modules_to_save.", "")
+                own = parameter_name.removeprefix("base_model.model.").replace(".default", "").replace("modules_to_save.", "")
                 own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
                 self.assertLess(relative(trace[f"grad.decoder.{own}"].reshape(parameter.shape), parameter.grad), 1e-5, own)
                 seen += 1
-            self.assertEqual(seen, 2 * 3 * (3 if dora else 2) + 1)
+            self.assertEqual(seen, adapted * (3 if dora else 2) + 1)
+        return vision, tokens
+
+    def test_a_qwen2_and_a_dinov2(self):
+        torch.manual_seed(3)
+        decoder = Qwen2ForCausalLM(Qwen2Config(**TEXT | {"tie_word_embeddings": True})).eval()
+        vision, tokens = self.check_decoder("qwen2", decoder, ["q_proj", "v_proj", "down_proj"], 2 * 3, "model.norm")
         # The encoder's LayerScale is not folded into linears that have adapters: merged and unmerged agree.
         wrapped = peft.get_peft_model(copy.deepcopy(vision), peft.LoraConfig(r=2, target_modules=["q_proj", "o_proj", "fc2"]))
         for name, parameter in wrapped.named_parameters():
@@ -145,11 +150,11 @@ class Lora(unittest.TestCase):
         wrapped.save_pretrained(root / "dinov2-peft")
         wrapped_before = [(name, parameter.clone()) for name, parameter in wrapped.named_parameters()]
         write_batch(root / "one.safetensors", tokens.tolist(), frames)
-        ours = traced(self.imported(root / "dinov2-peft", "families", "vision"), batch="one")
+        ours = traced(self.imported(root / "dinov2-peft", "with-qwen2", "vision"), batch="one")
         shutil.rmtree(root / "merged", ignore_errors=True)
         run(engine, "lora", "merge", root / "adapted", "--out", root / "merged")
         merged = traced("merged", batch="one")
-        self.assertGreater(relative(traced("families", batch="one")["visual_tokens"], merged["visual_tokens"]), 1e-2)
+        self.assertGreater(relative(traced("with-qwen2", batch="one")["visual_tokens"], merged["visual_tokens"]), 1e-2)
         self.assertLess(relative(ours["visual_tokens"], merged["visual_tokens"]), 1e-5)
         wrapped.merge_and_unload().save_pretrained(root / "dinov2-merged")
         theirs = load_file(root / "dinov2-merged" / "model.safetensors")
@@ -162,6 +167,13 @@ class Lora(unittest.TestCase):
         for name, parameter in loaded.named_parameters():
             if "lora_" in name:
                 self.assertTrue(torch.equal(parameter, dict(wrapped_before)[name]), name)
+
+    def test_an_lfm2(self):
+        torch.manual_seed(4)
+        decoder = Lfm2ForCausalLM(Lfm2Config(**TEXT | {"full_attn_idxs": [1], "block_multiple_of": 16})).eval()
+        of_all, of_convolutions, of_attention = 3, TEXT["num_hidden_layers"] * 2 - 2, 2
+        self.check_decoder("lfm2", decoder, ["q_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
+                           TEXT["num_hidden_layers"] * of_all + of_convolutions + of_attention, "model.embedding_norm")
 
     def test_merged_weights_and_adapters_that_go_out_and_in(self):
         for dora in (False, True):

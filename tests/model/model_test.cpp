@@ -119,6 +119,11 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                [](DecoderConfig& decoder) {
                  decoder.no_rope_layers = {0, 1};
                }},
+        Family{"lfm2",
+               [](DecoderConfig& decoder) {
+                 decoder = convolving_config().decoder;
+                 decoder.conv_bias = true;
+               }},
         Family{"nanochat", [](DecoderConfig& decoder) {
                  decoder.norm_weights = decoder.gated_mlp = decoder.tie_word_embeddings = false;
                  decoder.qk_norm = decoder.embedding_norm = decoder.rope_reversed = true;

@@ -39,6 +39,16 @@ inline ModelConfig tiny_config() {
   return config;
 }
 
+// A decoder of one layer with a convolution, and one with attention.
+inline ModelConfig convolving_config(ModelConfig config = tiny_config()) {
+  DecoderConfig& decoder = config.decoder;
+  decoder.model_type = "lfm2";
+  for (int64_t i = 0; i < decoder.num_hidden_layers; ++i) decoder.conv_layers.push_back(i % 2 == 0);
+  decoder.conv_taps = 3;
+  decoder.qk_norm = decoder.operator_names = true;
+  return config;
+}
+
 // A later write to a gradient that was reported as complete throws (ops::Parameter::is_complete).
 class CompletenessCheck : public ops::GradientMarks {
  public:

@@ -4,6 +4,7 @@
 #include "model/size_class.h"
 #include "ops/pinned_memory.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -71,7 +72,8 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     append(rows.rotary[axis], sizes.rows), align();
   append(rows.sequences, sizes.rows), align();
   append(rows.lengths, sizes.rows), align();
-  if (sizes.has_ranges) append(rows.first, sizes.rows), align();
+  if (sizes.has_ranges)
+    for (const auto* each : {&rows.first, &rows.positions}) append(*each, sizes.rows), align();
   for (const auto* halves : {&pages_of_places, &rows_of_places}) append(*halves, 2 * sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
@@ -130,12 +132,16 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);
-  if (sizes_.has_ranges) first = next(sizes_.rows);
+  if (sizes_.has_ranges) first = next(sizes_.rows), indices_ = next(sizes_.rows);
   const at::Tensor their_pages = next(2 * sizes_.rows).view(at::kLong);
   places = their_pages.as_strided({2, sizes_.rows}, {aligned(2 * sizes_.rows) / 2, 1});
   (void)next(2 * sizes_.rows);
   outputs = next(sizes_.outputs);
   page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});
+}
+
+at::Tensor StagedRows::indices() const {
+  return sizes_.has_ranges ? indices_ : lengths - 1;
 }
 
 void StagedRows::restage(const PassRows& rows) {

@@ -14,7 +14,7 @@ namespace fvlm::model {
 
 struct KvPages {
   // [pages, kv_heads, page_rows, 2, head_dim]: key and value of a row side by side, and rows of a head, which are read
-  // together.
+  // together. Of a layer without attention [pages, page_rows, width]: what later rows read of each row.
   std::vector<at::Tensor> layers;
   int64_t page_rows = 0;
 
@@ -80,6 +80,7 @@ struct StagedRows {
 
   at::Tensor tokens, sequences, lengths; // int32 [rows]; lengths: of the keys that a row attends to
   at::Tensor first;                      // int32 [rows]: PassRows::first, where has_ranges()
+  at::Tensor indices() const;            // int32 [rows]: of each row in its sequence; padding: anything below its rows
   at::Tensor positions;                  // as ops::Segments has them
   at::Tensor places;                     // int64 [2, rows]: the page, and the row in it
   at::Tensor outputs;                    // int32: rows whose logits are wanted, then padding
@@ -89,7 +90,8 @@ struct StagedRows {
 
  private:
   Sizes sizes_;
-  at::Tensor memory_; // all, one after the other
+  at::Tensor indices_; // where has_ranges()
+  at::Tensor memory_;  // all, one after the other
 };
 
 } // namespace fvlm::model

@@ -33,9 +33,9 @@ const std::vector<Word>& words() {
       {"k", {"k_proj", "key", "c_k"}},
       {"v", {"v_proj", "value", "c_v"}},
       {"o", {"o_proj", "out_proj", "attention.output.dense", "attn.c_proj", "projection_layer"}},
-      {"gate", {"gate_proj"}},
-      {"up", {"up_proj", "fc1", "c_fc"}},
-      {"down", {"down_proj", "fc2", "mlp.c_proj"}}};
+      {"gate", {"gate_proj", "feed_forward.w1"}},
+      {"up", {"up_proj", "fc1", "c_fc", "feed_forward.w3"}},
+      {"down", {"down_proj", "fc2", "mlp.c_proj", "feed_forward.w2"}}};
   return all;
 }
 

@@ -105,12 +105,16 @@ struct DecoderConfig {
   std::vector<int64_t> sliding_layers;
   int64_t sliding_window = 0;
   std::optional<double> local_rope_theta; // of these layers, without scaling; absent: they are rotated as the others
+  // Of each layer 1, or 0: it has a gated convolution over the last `conv_taps` rows, its own among them, in place of
+  // attention. Empty: none has.
+  std::vector<int64_t> conv_layers;
+  int64_t conv_taps = 0;
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
   bool tie_word_embeddings = false;
   std::vector<int64_t> eos_token_id; // generation stops at any of these
-  bool qkv_bias = false, out_bias = false, mlp_bias = false;
+  bool qkv_bias = false, out_bias = false, mlp_bias = false, conv_bias = false;
   bool qk_norm = false;        // RMSNorm of each head of q and k
   bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
   bool pre_norms = true;       // what each branch reads is normalized
@@ -121,6 +125,7 @@ struct DecoderConfig {
   bool gated_mlp = true;      // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
   bool gelu_gate = false;     // the MLP's gate is GELU, approximated with tanh, in place of SiLU
   bool scaled_tokens = false; // embeddings of tokens, unlike rows of images, are multiplied by sqrt(hidden_size)
+  bool operator_names = false;        // tensors are called as in LFM2: operator_norm, feed_forward.w1
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
   double attn_logit_softcapping = 0;  // the same of the scores
   double embedding_multiplier = 1;    // of the rows that enter
@@ -136,6 +141,10 @@ struct DecoderConfig {
     return !sliding_layers.empty() && sliding_layers[static_cast<size_t>(layer)] != 0;
   }
   bool has_windows() const { return std::ranges::count(sliding_layers, 1) > 0; }
+  bool has_convolution(int64_t layer) const {
+    return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
+  }
+  int64_t convolutions() const { return std::ranges::count(conv_layers, 1); }
   double token_scale() const { return scaled_tokens ? std::sqrt(static_cast<double>(hidden_size)) : 1; }
   bool operator==(const DecoderConfig&) const = default;
 };

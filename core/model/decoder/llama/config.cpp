@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL and Qwen3-VL, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL and Qwen3-VL, LFM2, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -77,20 +77,55 @@ std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
   return all;
 }
 
+// What each layer is, where the config says it: full_attention, or the other one.
+std::vector<std::string> read_layer_types(ConfigReader& config, int64_t count, const char* other) {
+  const std::vector<std::string> layers = config.texts(layer_types_key);
+  config.refuse_unless(layers.empty() || std::ssize(layers) == count, layer_types_key,
+                       fmt::format("there are {} layers, and each has an entry", count));
+  config.refuse_unless(
+      std::ranges::all_of(layers, [other](const auto& one) { return one == full_attention || one == other; }),
+      layer_types_key, fmt::format("an entry is {} or {}", full_attention, other));
+  return std::ssize(layers) == count ? layers : std::vector<std::string>();
+}
+
 // Which layers of Gemma 2 and Gemma 3 have a sliding window: every second, or all but every sixth, or what the config
 // says.
 void read_gemma_windows(ConfigReader& config, DecoderConfig& out) {
   const auto count = static_cast<size_t>(out.num_hidden_layers);
-  const std::vector<std::string> layers = config.texts(layer_types_key);
+  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, sliding_attention);
   const auto pattern = static_cast<size_t>(out.model_type == gemma2 ? 2 : config.whole("sliding_window_pattern", 6, 1));
-  config.refuse_unless(layers.empty() || layers.size() == count, layer_types_key,
-                       fmt::format("there are {} layers, and each has an entry", count));
-  config.refuse_unless(
-      std::ranges::all_of(layers, [](const auto& one) { return one == full_attention || one == sliding_attention; }),
-      layer_types_key, "an entry is full_attention or sliding_attention");
   for (size_t i = 0; i < count; ++i)
-    out.sliding_layers.push_back(layers.size() == count ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
+    out.sliding_layers.push_back(!layers.empty() ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
   out.sliding_window = config.whole(window_key, 4096, 1, most_positions);
+}
+
+// The width that LFM2's MLP has of the one in the config.
+int64_t lfm2_mlp_width(ConfigReader& config, int64_t width) {
+  if (!config.flag("block_auto_adjust_ff_dim", true)) return width;
+  width = 2 * width / 3;
+  constexpr const char* factor = "block_ffn_dim_multiplier";
+  if (config.has_null(factor)) return width;
+  const int64_t multiple = config.whole("block_multiple_of", 256, 1, most_features);
+  const double wider = config.number(factor, 1, 1e-6, 1e6) * static_cast<double>(width);
+  width = (static_cast<int64_t>(wider) + multiple - 1) / multiple * multiple;
+  if (width < 1 || width > most_features)
+    config.problems().add("'intermediate_size', '{}' and 'block_multiple_of' make an MLP of width {}: expected 1 to {}",
+                          factor, width, most_features);
+  return width;
+}
+
+// Which layers of LFM2 are convolutions, and what its first files call otherwise.
+void read_lfm2(ConfigReader& config, DecoderConfig& out) {
+  constexpr const char* attending_key = "full_attn_idxs";
+  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, convolution);
+  const std::vector<int64_t> attending = config.wholes(attending_key, {});
+  for (int64_t i = 0; i < out.num_hidden_layers; ++i)
+    out.conv_layers.push_back(!layers.empty() ? layers[static_cast<size_t>(i)] == convolution
+                                              : config.has(attending_key) && std::ranges::count(attending, i) == 0);
+  out.conv_taps = config.whole("conv_L_cache", 3, 1, most_taps);
+  out.conv_bias = config.flag("conv_bias", false);
+  out.tie_word_embeddings = config.flag("tie_embedding", out.tie_word_embeddings);
+  out.intermediate_size = lfm2_mlp_width(config, config.whole("block_ff_dim", out.intermediate_size, 1, most_features));
 }
 
 // Only Ministral 3 scales its queries by their positions, whatever the config of another model says.
@@ -128,6 +163,10 @@ void check_activation(ConfigReader& config, const DecoderConfig& decoder) {
   config.refuse_unless(activation == expected, key, fmt::format("only {} is", expected));
 }
 
+const char* epsilon_key(const DecoderConfig& decoder) {
+  return decoder.operator_names ? "norm_eps" : "rms_norm_eps";
+}
+
 DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   DecoderConfig out = llama::defaults(config, model_type);
   out.model_type = model_type;
@@ -150,7 +189,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
   if (model_type == gemma2 || model_type == gemma3)
     read_gemma_windows(config, out);
-  else
+  else if (model_type != lfm2)
     refuse_windows_by_layer(config);
   const Rope rope = model_type == gemma3 ? read_rope_by_layer(config, out.max_position_embeddings, usual,
                                                               out.local_rope_theta.emplace(Rope::default_theta))
@@ -160,12 +199,13 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   read_query_scaling(config, out);
   out.mrope_section = rope.mrope_section;
   if (has_mrope) check_mrope_section(config, out);
-  out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps, 0, 1);
+  out.rms_norm_eps = config.number(epsilon_key(out), out.rms_norm_eps, 0, 1);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
   if (config.has(embedding_range_key))
     out.embedding_initializer_range = config.number(embedding_range_key, std::nullopt, 0, 1e6);
   out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
+  if (model_type == lfm2) read_lfm2(config, out);
 
   check_activation(config, out);
   refuse_unsupported(config, model_type);
@@ -182,7 +222,7 @@ nlohmann::json write(const DecoderConfig& config) {
                      {"num_key_value_heads", config.num_key_value_heads},
                      {"head_dim", config.head_dim},
                      {"max_position_embeddings", config.max_position_embeddings},
-                     {"rms_norm_eps", config.rms_norm_eps},
+                     {epsilon_key(config), config.rms_norm_eps},
                      {"initializer_range", config.initializer_range},
                      {"tie_word_embeddings", config.tie_word_embeddings},
                      {"attention_bias", config.qkv_bias},
@@ -211,6 +251,13 @@ nlohmann::json write(const DecoderConfig& config) {
     out["residual_multiplier"] = config.residual_multiplier;
     out["attention_multiplier"] = config.attention_multiplier;
     out["logits_scaling"] = config.logits_scaling;
+  }
+  if (config.model_type == lfm2) {
+    out["block_auto_adjust_ff_dim"] = false;
+    out["conv_L_cache"] = config.conv_taps;
+    out["conv_bias"] = config.conv_bias;
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i)
+      out[layer_types_key].push_back(config.has_convolution(i) ? convolution : full_attention);
   }
   if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
@@ -242,6 +289,7 @@ WeightLayout layout(const DecoderConfig& config) {
   const int64_t width = config.hidden_size, mlp = config.intermediate_size;
   const int64_t query = config.num_attention_heads * config.head_dim,
                 key = config.num_key_value_heads * config.head_dim;
+  const TensorNames names = names_of(config);
   const FreshMatrices fresh(config);
   const Initializer one{Initializer::Kind::constant, 1}, zero{Initializer::Kind::constant, 0};
   WeightLayout out;
@@ -266,28 +314,30 @@ WeightLayout layout(const DecoderConfig& config) {
   add("model.embed_tokens.weight", {config.vocab_size, width}, fresh.embedding());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i);
-    if (config.pre_norms) add_norm(layer + "input_layernorm", width);
-    add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
-    add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
-    add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
-    if (config.qk_norm || config.qk_row_norm) {
-      add_norm(layer + "self_attn.q_norm", config.qk_norm ? config.head_dim : query);
-      add_norm(layer + "self_attn.k_norm", config.qk_norm ? config.head_dim : key);
-    }
-    add_last(layer + "self_attn.o_proj", width, query, config.out_bias);
-    add_norm(layer + "post_attention_layernorm", width);
-    if (config.pre_norms && config.post_norms) add_norm(layer + "pre_feedforward_layernorm", width);
-    if (config.post_norms) add_norm(layer + "post_feedforward_layernorm", width);
-    if (config.gated_mlp) {
-      add_linear(layer + "mlp.gate_proj", mlp, width, config.mlp_bias);
-      add_linear(layer + "mlp.up_proj", mlp, width, config.mlp_bias);
-      add_last(layer + "mlp.down_proj", width, mlp, config.mlp_bias);
+    if (config.pre_norms) add_norm(layer + names.attention_norm, width);
+    if (config.has_convolution(i)) {
+      add_linear(layer + "conv.in_proj", 3 * width, width, config.conv_bias);
+      add(layer + "conv.conv.weight", {width, 1, config.conv_taps}, fresh.normal(fresh.range));
+      if (config.conv_bias) add(layer + "conv.conv.bias", {width}, zero);
+      add_last(layer + "conv.out_proj", width, width, config.conv_bias);
     } else {
-      add_linear(layer + "mlp.fc1", mlp, width, config.mlp_bias);
-      add_last(layer + "mlp.fc2", width, mlp, config.mlp_bias);
+      add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
+      add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
+      add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
+      if (config.qk_norm || config.qk_row_norm) {
+        add_norm(layer + names.q_norm, config.qk_norm ? config.head_dim : query);
+        add_norm(layer + names.k_norm, config.qk_norm ? config.head_dim : key);
+      }
+      add_last(layer + names.out, width, query, config.out_bias);
     }
+    if (config.post_norms) add_norm(layer + "post_attention_layernorm", width);
+    if (config.pre_norms) add_norm(layer + names.mlp_norm, width);
+    if (config.post_norms) add_norm(layer + "post_feedforward_layernorm", width);
+    if (config.gated_mlp) add_linear(layer + names.gate, mlp, width, config.mlp_bias);
+    add_linear(layer + names.up, mlp, width, config.mlp_bias);
+    add_last(layer + names.down, width, mlp, config.mlp_bias);
   }
-  add_norm("model.norm", width);
+  add_norm(std::string("model.") + names.final_norm, width);
   if (config.tie_word_embeddings)
     out.tied_copy = "lm_head.weight", out.tied_to = "model.embed_tokens.weight";
   else
@@ -313,6 +363,7 @@ DecoderFamily llama_family() {
                     {qwen2_vl, "Qwen2VLTextModel"},
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},
                     {qwen3_vl, "Qwen3VLTextModel"},
+                    {lfm2, "Lfm2ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,
@@ -321,7 +372,8 @@ DecoderFamily llama_family() {
           .fused_weights = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
                             {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"},
                             {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
-                            {"mlp.gate_proj.bias", "mlp.up_proj.bias"}}};
+                            {"mlp.gate_proj.bias", "mlp.up_proj.bias"},
+                            {"feed_forward.w1.weight", "feed_forward.w3.weight"}}};
 }
 
 } // namespace fvlm

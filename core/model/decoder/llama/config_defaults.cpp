@@ -212,7 +212,33 @@ DecoderConfig ghostvis_defaults(ConfigReader& config) {
   return out;
 }
 
+DecoderConfig lfm2_defaults(ConfigReader&) {
+  DecoderConfig out;
+  out.vocab_size = 65536;
+  out.hidden_size = 2560;
+  out.intermediate_size = 12288;
+  out.num_hidden_layers = out.num_attention_heads = 32;
+  out.num_key_value_heads = 8;
+  out.max_position_embeddings = 128000;
+  out.rms_norm_eps = 1e-5;
+  out.rope_theta = 1e6;
+  out.eos_token_id = {2};
+  out.tie_word_embeddings = out.qk_norm = out.operator_names = true;
+  return out;
+}
+
 } // namespace
+
+TensorNames names_of(const DecoderConfig& config) {
+  if (config.operator_names)
+    return {"operator_norm",         "ffn_norm",           "embedding_norm",  "self_attn.q_layernorm",
+            "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
+            "feed_forward.w2"};
+  TensorNames names;
+  if (config.post_norms) names.mlp_norm = "pre_feedforward_layernorm";
+  if (!config.gated_mlp) names.up = "mlp.fc1", names.down = "mlp.fc2";
+  return names;
+}
 
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
@@ -221,7 +247,7 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
       {"qwen2", qwen2_defaults},       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
       {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
-      {qwen3_vl, qwen3_vl_defaults}};
+      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults}};
   return all.at(model_type)(config);
 }
 

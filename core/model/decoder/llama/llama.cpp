@@ -1,5 +1,6 @@
 #include "model/decoder/llama/llama.h"
 
+#include "model/decoder/llama/config.h"
 #include "model/flops.h"
 #include "model/shared_weight_gradients.h"
 #include "ops/pointwise.h"
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 namespace fvlm::model {
 namespace {
@@ -71,6 +73,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     : config_(config),
       residual_epsilon_(config.rms_norm_eps / (config.residual_multiplier * config.residual_multiplier)) {
   const std::string stem = part + ".model.";
+  const llama::TensorNames names = llama::names_of(config);
   const auto layer_name = [&](int64_t index, const char* suffix) {
     return fmt::format("{}layers.{}.{}", stem, index, suffix);
   };
@@ -79,11 +82,11 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     return config.norm_weights ? parameters.weight(name + ".weight") : ops::Weight();
   };
   // One layer of the linears that one product reads together.
-  const auto linear = [&](int64_t layer, std::vector<const char*> names, bool has_bias) {
+  const auto linear = [&](int64_t layer, std::vector<const char*> linears, bool has_bias) {
     const auto all = [&](const char* suffix) {
       std::vector<std::string> full;
-      full.reserve(names.size());
-      for (const char* name : names) full.push_back(layer_name(layer, name) + suffix);
+      full.reserve(linears.size());
+      for (const char* name : linears) full.push_back(layer_name(layer, name) + suffix);
       return parameters.fused(full);
     };
     return ops::Operations::Layer{all(".weight"), has_bias ? all(".bias") : ops::Weight()};
@@ -98,28 +101,34 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       if (config.local_rope_theta) layer.attention = attention_shape(config, device, Positions::local);
       layer.attention.window = config.sliding_window;
     }
-    layer.qkv = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
-    layer.out = linear(i, {"self_attn.o_proj"}, config.out_bias);
-    layer.up = config.gated_mlp ? linear(i, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias)
-                                : linear(i, {"mlp.fc1"}, config.mlp_bias);
-    layer.down = linear(i, {config.gated_mlp ? "mlp.down_proj" : "mlp.fc2"}, config.mlp_bias);
+    if (config.has_convolution(i)) {
+      layer.in = linear(i, {"conv.in_proj"}, config.conv_bias);
+      layer.out = linear(i, {"conv.out_proj"}, config.conv_bias);
+      layer.taps.weight = parameters.weight(layer_name(i, "conv.conv.weight"));
+      if (config.conv_bias) layer.taps.bias = parameters.weight(layer_name(i, "conv.conv.bias"));
+    } else {
+      layer.in = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
+      layer.out = linear(i, {names.out}, config.out_bias);
+    }
+    layer.up =
+        config.gated_mlp ? linear(i, {names.gate, names.up}, config.mlp_bias) : linear(i, {names.up}, config.mlp_bias);
+    layer.down = linear(i, {names.down}, config.mlp_bias);
     if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
-      for (const auto* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
+      for (const auto* each : {&layer.in, &layer.out, &layer.up, &layer.down})
         for (ops::Parameter* part : each->weight.parts()) part->allows_fp8 = true;
     if (config.pre_norms) {
-      layer.attention_norm = norm(layer_name(i, "input_layernorm"));
-      layer.mlp_norm =
-          norm(layer_name(i, config.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"));
+      layer.attention_norm = norm(layer_name(i, names.attention_norm));
+      layer.mlp_norm = norm(layer_name(i, names.mlp_norm));
     }
     if (config.post_norms) {
       layer.attention_post_norm = norm(layer_name(i, "post_attention_layernorm"));
       layer.mlp_post_norm = norm(layer_name(i, "post_feedforward_layernorm"));
     }
-    if (!config.qk_norm && !config.qk_row_norm) continue;
-    layer.q_norm = norm(layer_name(i, "self_attn.q_norm"));
-    layer.k_norm = norm(layer_name(i, "self_attn.k_norm"));
+    if ((!config.qk_norm && !config.qk_row_norm) || layer.convolves()) continue;
+    layer.q_norm = norm(layer_name(i, names.q_norm));
+    layer.k_norm = norm(layer_name(i, names.k_norm));
   }
-  norm_ = norm(stem + "norm");
+  norm_ = norm(stem + names.final_norm);
   head_ = config.tie_word_embeddings ? embedding_ : parameters.weight(part + ".lm_head.weight");
 }
 
@@ -224,16 +233,15 @@ Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const
   return ops.linear(tape, activated(tape, up), layer.down.weight, layer.down.bias, pass);
 }
 
-template <class Attend>
-void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const at::Tensor& query_factors,
-                      const Attend& attend, const ops::SharedGradientPass& pass) const {
+template <class Mix>
+void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Mix& mix,
+                      const ops::SharedGradientPass& pass) const {
   const int64_t rows = stream.branch.data.size(0);
   const auto input = [&](const ops::Weight& weight) { return input_of(weight, rows, pass); };
   // One variable, so that what the tape does not keep is freed before the next operation but one.
-  Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.qkv.weight));
-  x = ops.linear(tape, x, layer.qkv.weight, layer.qkv.bias, pass);
-  x = scaled_queries(tape, x, query_factors);
-  x = attend(heads_of(tape, ops, layer, x), input(layer.out.weight));
+  Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.in.weight));
+  x = ops.linear(tape, x, layer.in.weight, layer.in.bias, pass);
+  x = mix(x, input(layer.out.weight));
   x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
   stream.branch = branch_output(tape, ops, std::move(x), layer.attention_post_norm);
   x = branch_input(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
@@ -257,16 +265,22 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   // The ranks of a context have rows of any position.
   const int64_t bound = segments.ring.defined() ? config_.max_position_embeddings : segments.max_length;
   const at::Tensor factors = query_factors(segments.positions, bound, ops.tensor_options());
+  at::Tensor within;
+  if (config_.convolutions() > 0)
+    within =
+        ops::rows_within_segments(segments.cu_seqlens, x.data.size(0), config_.conv_taps - 1, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors,
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within,
                         pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
-      const auto attend = [&](const QueryKeyValue& heads, const at::Tensor& into) {
+      const auto mix = [&](const Value& rows, const at::Tensor& into) {
+        if (layer.convolves()) return ops::gated_convolution(inner, rows, layer.taps, within);
+        const QueryKeyValue heads = heads_of(inner, ops, layer, scaled_queries(inner, rows, factors));
         return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, into);
       };
-      run_layer(inner, ops, layer, own, factors, attend, pass);
+      run_layer(inner, ops, layer, own, mix, pass);
       return own.parts();
     };
     const auto out = recomputes ? ops::checkpointed(tape, stream.parts(), block) : block(tape, stream.parts());
@@ -279,9 +293,13 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
 
 KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const {
   KvPages made{{}, page_rows};
-  for (size_t i = 0; i < layers_.size(); ++i)
-    made.layers.push_back(
-        at::zeros({pages, config_.num_key_value_heads, page_rows, 2, config_.head_dim}, ops.tensor_options()));
+  for (const Layer& layer : layers_) {
+    if (layer.convolves())
+      made.layers.push_back(at::zeros({pages, page_rows, width()}, ops.tensor_options()));
+    else
+      made.layers.push_back(
+          at::zeros({pages, config_.num_key_value_heads, page_rows, 2, config_.head_dim}, ops.tensor_options()));
+  }
   return made;
 }
 
@@ -298,26 +316,32 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   Value residual = entry(no_grad, ops, Value(columns(0).contiguous()));
   const at::Tensor factors =
       query_factors(rows.positions, rows.page_table.size(1) * pages.page_rows, ops.tensor_options());
+  std::optional<ops::EarlierRows> earlier;
+  if (config_.convolutions() > 0)
+    earlier.emplace(rows.indices(), rows.sequences, rows.page_table, pages.page_rows, config_.conv_taps - 1);
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const ops::PagedKeys keys{pages.keys(i), pages.values(i),   rows.page_table, rows.sequences,
-                              rows.lengths,  rows.has_ranges(), rows.first};
     const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
+      const ops::PagedKeys keys{pages.keys(i), pages.values(i),   rows.page_table, rows.sequences,
+                                rows.lengths,  rows.has_ranges(), rows.first};
       return Value(ops.append_and_attend(scaled_queries(no_grad, qkv, factors), config_.num_attention_heads, keys,
                                          rows.positions, rows.places, rows.are_independent(), layer.attention, norms));
     };
     if (config_.post_norms) {
-      run_layer(no_grad, ops, layer, stream, {}, [&](const QueryKeyValue& heads, const at::Tensor&) {
-        return attend(heads.adjacent(config_.head_dim), nullptr);
+      run_layer(no_grad, ops, layer, stream, [&](const Value& qkv, const at::Tensor&) {
+        return attend(heads_of(no_grad, ops, layer, qkv).adjacent(config_.head_dim), nullptr);
       });
       stream.branch = with_added(stream.branch, i);
       continue;
     }
     const ops::Operations::HeadNorms norms{factor_of(layer.q_norm), factor_of(layer.k_norm), config_.rms_norm_eps};
-    const Value qkv =
-        ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, layer.qkv);
-    residual = ops.linear(no_grad, attend(qkv, config_.qk_norm ? &norms : nullptr), layer.out, residual);
+    const Value in =
+        ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, layer.in);
+    const Value mixed =
+        layer.convolves() ? Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier))
+                          : attend(in, config_.qk_norm ? &norms : nullptr);
+    residual = ops.linear(no_grad, mixed, layer.out, residual);
     Value inner =
         ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
     if (!has_swiglu()) inner = activated(no_grad, inner);
@@ -334,10 +358,12 @@ bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {
 double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
   const int64_t width = config_.hidden_size, heads = config_.num_attention_heads * config_.head_dim,
                 kv = config_.num_key_value_heads * config_.head_dim;
-  const auto layers = static_cast<double>(config_.num_hidden_layers);
-  const double row = product_flops(width, heads + 2 * kv) + product_flops(heads, width) +
-                     (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
-  return with_backward({rows * layers * row, pairs * layers * attention_pair_flops(heads)}, trains, inputs);
+  const auto layers = static_cast<double>(config_.num_hidden_layers),
+             convolving = static_cast<double>(config_.convolutions()), attending = layers - convolving;
+  const double row = attending * (product_flops(width, heads + 2 * kv) + product_flops(heads, width)) +
+                     convolving * product_flops(width, 4 * width) +
+                     layers * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
+  return with_backward({rows * row, pairs * attending * attention_pair_flops(heads)}, trains, inputs);
 }
 
 double Llama::head_flops(double labels, bool trains, bool inputs) const {

@@ -2,6 +2,7 @@
 // which the family's members differ.
 #pragma once
 #include "model/decoder/decoder.h"
+#include "ops/gated_convolution.h"
 
 namespace fvlm::model {
 
@@ -26,10 +27,12 @@ class Llama : public Decoder {
  private:
   // Undefined where the family has none: biases, weights of norms.
   struct Layer {
-    ops::Operations::Layer qkv, out;
+    ops::Operations::Layer in, out;  // in: q, k and v as one, or what the convolution reads
+    ops::ConvolutionTaps taps;       // of a layer with a convolution in place of attention
     ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
     ops::Weight attention_norm, mlp_norm, attention_post_norm, mlp_post_norm, q_norm, k_norm;
     ops::AttentionShape attention;
+    bool convolves() const { return taps.weight.defined(); }
   };
   struct Stream;
   // What a branch reads: the sum of the residual and of the branch before it, with pre_norms normalized. And what it
@@ -58,10 +61,10 @@ class Llama : public Decoder {
   // The MLP's activation where it is another one.
   Value activated(Tape& tape, const Value& up) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
-  // `query_factors`: undefined where `attend` applies them.
-  template <class Attend>
-  void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const at::Tensor& query_factors,
-                 const Attend& attend, const ops::SharedGradientPass& pass = {}) const;
+  // `mix`: what a layer has between its linears `in` and `out`, with memory for the result or none.
+  template <class Mix>
+  void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Mix& mix,
+                 const ops::SharedGradientPass& pass = {}) const;
 
   // The rows that enter the first layer, and those that are added behind one, as the residual has them. The residual is
   // held divided by residual_multiplier, so that what branches add needs no factor. Norms take any factor out again, by
