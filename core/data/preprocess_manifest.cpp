@@ -127,6 +127,9 @@ Json description(const ImageProcessor& processor) {
   if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
   if (processor.tile_form == TileForm::internvl) out["tiles"] = {processor.min_tiles, processor.max_tiles};
   if (processor.has_cells()) out["pixels"] = {processor.min_pixels, processor.max_pixels};
+  if (processor.split_pixels > 0)
+    out["cell_tiles"] = {processor.min_tiles, processor.max_tiles, processor.tile_cells, processor.split_pixels,
+                         processor.adds_whole};
   if (processor.has_video_text()) {
     const VideoProcessor::Sampling& sampling = *processor.video->sampling;
     out["video_sampling"] = {sampling.per_second, sampling.max_frames, sampling.edge};

@@ -10,10 +10,11 @@ namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral, lighton_ocr };
+enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral, lighton_ocr, lfm2_vl };
 // Whether tiles are cells, the squares of patches that become one row of the decoder each.
 constexpr bool has_cells(TileForm form) {
-  return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr;
+  return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr ||
+         form == TileForm::lfm2_vl;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all
@@ -26,18 +27,27 @@ struct TileGrid {
   int64_t steps = 1, step_frames = 1;
   double step_seconds = 0;
   std::optional<double> label_seconds; // when the step is shown, where the text says so before it
+  // Of an image that is cut into tiles, each of which is cut into cells: the cells along a side of a tile, which come
+  // tile by tile, and the cells of the whole image behind them; 0: there are none.
+  int64_t tile_cells = 0, whole_rows = 0, whole_columns = 0;
 
-  int64_t frames() const { return rows * columns * steps + (is_of_cells ? 0 : 1); }
+  int64_t frames() const { return rows * columns * steps + whole_rows * whole_columns + (is_of_cells ? 0 : 1); }
   bool is_of_video() const { return step_frames > 1; }
   bool operator==(const TileGrid&) const = default;
 };
 
-// Of the images and videos that were cut into cells.
+// Of the images and videos that were cut into cells; of an image in tiles, those of each tile and of the whole image.
 inline std::vector<ImageGrid> grids_of(const std::vector<TileGrid>& tiles) {
   std::vector<ImageGrid> grids;
-  for (const TileGrid& image : tiles)
-    if (image.is_of_cells)
+  for (const TileGrid& image : tiles) {
+    if (!image.is_of_cells) continue;
+    if (image.tile_cells == 0)
       grids.push_back({image.rows, image.columns, image.steps, image.step_frames, image.step_seconds});
+    else
+      grids.insert(grids.end(), static_cast<size_t>(image.rows * image.columns / (image.tile_cells * image.tile_cells)),
+                   {image.tile_cells, image.tile_cells});
+    if (image.whole_rows > 0) grids.push_back({image.whole_rows, image.whole_columns});
+  }
   return grids;
 }
 

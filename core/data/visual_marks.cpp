@@ -97,6 +97,23 @@ std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int
   return ids;
 }
 
+std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  std::vector<TokenId> ids{special_token(tokenizer, "<|image_start|>")};
+  const int64_t side = grid.tile_cells;
+  if (side == 0) append_rows(ids, grid.rows * grid.columns * rows_per_frame);
+  for (int64_t row = 1; side > 0 && row <= grid.rows / side; ++row)
+    for (int64_t column = 1; column <= grid.columns / side; ++column) {
+      ids.push_back(special_token(tokenizer, fmt::format("<|img_row_{}_col_{}|>", row, column)));
+      append_rows(ids, side * side * rows_per_frame);
+    }
+  if (grid.whole_rows > 0) {
+    ids.push_back(special_token(tokenizer, "<|img_thumbnail|>"));
+    append_rows(ids, grid.whole_rows * grid.whole_columns * rows_per_frame);
+  }
+  ids.push_back(special_token(tokenizer, "<|image_end|>"));
+  return ids;
+}
+
 constexpr const char *vision_start = "<|vision_start|>", *vision_end = "<|vision_end|>";
 
 // What an image of cells needs at a mark: the chat templates of Qwen2-VL write the tokens around it themselves.
@@ -245,6 +262,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::lighton_ocr:
     return std::vector<TokenId>(static_cast<size_t>(grid.frames() * rows_per_frame), visual_placeholder);
+  case TileForm::lfm2_vl:
+    return lfm2_vl_text(tokenizer, grid, rows_per_frame);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);

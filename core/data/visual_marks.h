@@ -44,8 +44,10 @@ struct MarkedFrames {
 // image, and then line by line those of all tiles as one picture without its margins, with the row of a newline behind
 // each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. Qwen2-VL: <|vision_start|> before and
 // <|vision_end|> behind those of all cells. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END]
-// behind the last one. LightOnOCR: no tokens. The same ids as those of transformers' processors. Throws Error(data)
-// where the tokenizer lacks such a token, or where the rows of a frame are no lines of patches with a newline.
+// behind the last one. LightOnOCR: no tokens. LFM2-VL: <|image_start|> before and <|image_end|> behind all cells,
+// between them those of each tile behind <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>.
+// The same ids as those of transformers' processors. Throws Error(data) where the tokenizer lacks such a token, or
+// where the rows of a frame are no lines of patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames

@@ -69,6 +69,8 @@ Json completed(Json images, const Json& processor) {
   if (processor.contains("processor_class") && !images.contains("processor_class"))
     images["processor_class"] = processor["processor_class"];
   const Json type = images.value("image_processor_type", Json());
+  constexpr const char* special_tokens = "use_image_special_tokens"; // of LFM2-VL
+  if (processor.contains(special_tokens)) images[special_tokens] = processor[special_tokens];
   const bool is_of_lighton = is_of_lighton_ocr(images);
   if ((processor.empty() && !is_of_lighton) || !type.is_string() ||
       !type.get_ref<const std::string&>().starts_with("PixtralImage"))

@@ -88,19 +88,25 @@ ImageSize by_kept_pixels(ImageSize image, int64_t tile, const std::vector<ImageS
   return best;
 }
 
-// Both sides are rounded, to the even one of two multiples that are equally close. The limits are for so many frames
-// together, where rounding counts `padded` of them.
-ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t max_pixels, int64_t frames = 1,
-                    int64_t padded = 1) {
+int64_t rounded_to(int64_t length, int64_t cell) {
+  return static_cast<int64_t>(std::nearbyint(static_cast<double>(length) / static_cast<double>(cell))) * cell;
+}
+
+void require_ratio(ImageSize image) {
   constexpr int64_t max_ratio = 200;
   if (std::max(image.height, image.width) > max_ratio * std::min(image.height, image.width))
     throw Error(ErrorKind::data, "an image of {} x {} pixels is more than {} times as long as it is narrow",
                 image.width, image.height, max_ratio)
         .advise("crop or pad images that are so long and narrow");
+}
+
+// Both sides are rounded, to the even one of two multiples that are equally close, and to `least` at least. The limits
+// are for so many frames together, where rounding counts `padded` of them.
+ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t max_pixels, int64_t least = 0,
+                    int64_t frames = 1, int64_t padded = 1) {
   const auto side = static_cast<double>(cell), height = static_cast<double>(image.height),
              width = static_cast<double>(image.width), pixels = static_cast<double>(frames) * height * width;
-  const ImageSize size{static_cast<int64_t>(std::nearbyint(height / side)) * cell,
-                       static_cast<int64_t>(std::nearbyint(width / side)) * cell};
+  const ImageSize size{std::max(least, rounded_to(image.height, cell)), std::max(least, rounded_to(image.width, cell))};
   if (padded * size.height * size.width > max_pixels) {
     const double shrink = std::sqrt(pixels / static_cast<double>(max_pixels));
     const auto rounded = [&](double length) {
@@ -136,6 +142,7 @@ ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t fra
   const int64_t cell = *processor.tile, steps = processor.step_frames,
                 least = static_cast<int64_t>(static_cast<double>(video.min_pixels) * 1.05);
   int64_t most = video.max_pixels;
+  require_ratio(frame);
   if (!video.counts_all_frames) {
     if (video.max_tokens) {
       const auto all = static_cast<int64_t>(static_cast<double>(*video.max_tokens * cell * cell) * 0.9);
@@ -152,7 +159,7 @@ ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t fra
   }
   const auto padded =
       static_cast<int64_t>(std::nearbyint(static_cast<double>(frames) / static_cast<double>(steps))) * steps;
-  return by_pixels(frame, cell, video.min_pixels, most, frames, padded);
+  return by_pixels(frame, cell, video.min_pixels, most, 0, frames, padded);
 }
 
 // The largest size that has the image's aspect ratio and fits into another.
@@ -169,10 +176,25 @@ ImageSize fitted(ImageSize image, ImageSize into) {
 // The size of the image after each step that changes it.
 struct Sizes {
   ImageSize padded, resized, tiled;
+  int64_t tile_cells = 0;         // of tiles that are cut into cells, see ImageLayout
+  std::optional<ImageSize> whole; // behind such tiles
 };
 
+// Sets the sizes of LFM2-VL's image and of its copy behind tiles.
+void set_cells_or_tiles(const ImageProcessor& processor, ImageSize image, Sizes& sizes) {
+  const int64_t cell = *processor.tile;
+  const ImageSize alone = by_pixels(image, cell, processor.min_pixels, processor.max_pixels, cell);
+  const auto pixels = static_cast<double>(std::max(processor.patch, rounded_to(image.height, cell)) *
+                                          std::max(processor.patch, rounded_to(image.width, cell)));
+  sizes.tiled = alone;
+  if (processor.split_pixels == 0 || pixels <= processor.split_pixels) return;
+  sizes.tiled = by_aspect_ratio(image, processor.tile_cells * cell, processor.min_tiles, processor.max_tiles);
+  sizes.tile_cells = processor.tile_cells;
+  if (processor.adds_whole) sizes.whole = alone;
+}
+
 Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
-  Sizes sizes{image, {}, {}};
+  Sizes sizes{.padded = image};
   if (processor.square_padding) sizes.padded.height = sizes.padded.width = std::max(image.height, image.width);
   switch (processor.resize) {
   case ImageProcessor::Resize::none:
@@ -204,7 +226,11 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       sizes.resized = fitted(image, sizes.tiled);
       break;
     case TileForm::qwen2_vl:
+      require_ratio(image);
       if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
+      break;
+    case TileForm::lfm2_vl:
+      set_cells_or_tiles(processor, image, sizes);
       break;
     case TileForm::pixtral:
     case TileForm::lighton_ocr:
@@ -264,6 +290,8 @@ ImageLayout layout_of(const ImageProcessor& processor, const Sizes& sizes) {
   if (has_margins(processor)) layout.image = sizes.padded;
   if (sizes.tiled != layout.frame || has_margins(processor) || layout.has_cells)
     layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
+  layout.tile_cells = sizes.tile_cells;
+  if (sizes.whole) layout.whole_rows = sizes.whole->height / tile, layout.whole_columns = sizes.whole->width / tile;
   return layout;
 }
 
@@ -316,9 +344,20 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
     if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
   const int64_t top = (sizes.tiled.height - whole.height) / 2, left = (sizes.tiled.width - whole.width) / 2;
   uint8_t* end = out.data();
-  for (int64_t row = 0; row < layout.rows; ++row)
-    for (int64_t column = 0; column < layout.columns; ++column, end += frame)
-      copy_window(whole, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
+  // The frames of so many lines and columns from one on.
+  const auto cut = [&](int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) {
+    for (int64_t row = first_row; row < first_row + rows; ++row)
+      for (int64_t column = first_column; column < first_column + columns; ++column, end += frame)
+        copy_window(whole, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
+  };
+  const int64_t side = layout.tile_cells, rows = side > 0 ? side : layout.rows,
+                columns = side > 0 ? side : layout.columns;
+  for (int64_t row = 0; row < layout.rows; row += rows)
+    for (int64_t column = 0; column < layout.columns; column += columns) cut(row, column, rows, columns);
+  if (sizes.whole) {
+    whole = resized(image, *sizes.whole, processor.filter);
+    cut(0, 0, layout.whole_rows, layout.whole_columns);
+  }
   if (layout.has_cells) return;
   if (layout.rows > 0) whole = resized(global_of_tiles ? whole : image, layout.frame, processor.filter);
   copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),

@@ -3,7 +3,8 @@
 //
 // An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
 // into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
-// Qwen2-VL, Pixtral and LightOnOCR it is cut into cells of a few patches, and nothing else follows.
+// Qwen2-VL, Pixtral and LightOnOCR it is cut into cells of a few patches, and nothing else follows. With LFM2-VL it is
+// cut into cells, too, and a large one into tiles first, behind which the whole image follows.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -72,6 +73,11 @@ struct ImageProcessor {
   // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
   // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
+  // lfm2_vl: as qwen2_vl. An image of more than `split_pixels` becomes the one of min_tiles to max_tiles tiles of
+  // tile_cells cells a side whose aspect ratio is closest, and with `adds_whole` the whole image behind them.
+  double split_pixels = 0; // 0: images are not cut into tiles
+  int64_t tile_cells = 0, patch = 0;
+  bool adds_whole = false;
   // pixtral, lighton_ocr: tiles are cells; an image is shrunk to fit in `size`, and both sides are rounded up to
   // multiples of cells.
   int64_t step_frames = 1;             // of a video, that are read together
@@ -94,7 +100,13 @@ struct ImageLayout {
   ImageSize frame;               // the size of each frame
   ImageSize image;               // see TileGrid
   bool has_cells = false;
-  TileGrid grid() const { return {rows, columns, image.height, image.width, has_cells}; }
+  int64_t tile_cells = 0; // these three: see TileGrid
+  int64_t whole_rows = 0, whole_columns = 0;
+  TileGrid grid() const {
+    TileGrid grid{rows, columns, image.height, image.width, has_cells};
+    grid.tile_cells = tile_cells, grid.whole_rows = whole_rows, grid.whole_columns = whole_columns;
+    return grid;
+  }
   int64_t frames() const { return grid().frames(); }
   bool operator==(const ImageLayout&) const = default;
 };
@@ -120,10 +132,10 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Qwen2-VL and Pixtral are supported,
-// with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option
-// that is not. Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are not
-// cropped.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Qwen2-VL, Pixtral and LFM2-VL are
+// supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws Error(data) with every
+// option that is not. Nothing where the folder has neither of these, or its config.json is DINOv2's: fVLM's frames are
+// not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

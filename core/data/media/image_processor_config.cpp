@@ -1,8 +1,9 @@
-// The image processors of transformers: their defaults, and what their configs may say.
+// What the configs of transformers' image processors may say.
 #include "data/media/image_processor_config.h"
 
 #include "base/config_reader.h"
 #include "base/error.h"
+#include "data/media/image_processor_classes.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,104 +13,8 @@
 namespace fvlm {
 namespace {
 
+using namespace image_processors;
 using Json = nlohmann::json;
-using Resize = ImageProcessor::Resize;
-
-constexpr int64_t max_edge = 1 << 14, most_patches = 64; // of a cell along each side
-constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
-    clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
-
-// A class of image processors, with what holds where a config leaves an option out: CLIP's, unless it says otherwise.
-struct ProcessorClass {
-  const char* type;
-  Resize resize = Resize::shortest_edge;
-  int64_t edge = 224;
-  ResizeFilter filter = ResizeFilter::bicubic;
-  bool center_crop = false; // to `edge`
-  int64_t tile = 0;         // 0: images are not cut as in Idefics3
-  bool may_pad_to_square = false;
-  std::optional<TileForm> tile_form = {}; // of InternVL, which calls tiles patches, and of LLaVA, which lists its grids
-  const std::array<double, 3>&mean = clip_mean, &deviation = clip_deviation;
-
-  // Of cells: what they are made of, and the limits of a video, 0 for images.
-  int64_t patch = 14, min_pixels = 56 * 56, max_pixels = 28 * 28 * 1280;
-  bool is_of_videos = false;
-
-  constexpr bool has_patches() const { return tile_form == TileForm::internvl; }
-  constexpr bool has_cells() const { return tile_form && fvlm::has_cells(*tile_form); }
-  constexpr bool has_grids() const { return tile_form && !has_patches() && !has_cells(); }
-};
-
-constexpr ProcessorClass of_idefics3(const char* type, bool is_of_videos = false) {
-  return {.type = type,
-          .resize = Resize::longest_edge,
-          .edge = 4 * 364,
-          .filter = ResizeFilter::lanczos,
-          .tile = 364,
-          .mean = half,
-          .deviation = half,
-          .is_of_videos = is_of_videos};
-}
-
-constexpr ProcessorClass of_videos(const char* type, int64_t patch, const std::array<double, 3>& mean,
-                                   const std::array<double, 3>& deviation) {
-  const int64_t cell = 4 * patch * patch;
-  return {.type = type,
-          .tile_form = TileForm::qwen2_vl,
-          .mean = mean,
-          .deviation = deviation,
-          .patch = patch,
-          .min_pixels = 128 * cell,
-          .max_pixels = 768 * cell,
-          .is_of_videos = true};
-}
-
-constexpr auto bilinear = ResizeFilter::bilinear;
-constexpr const char* qwen3_videos = "Qwen3VLVideoProcessor";
-
-constexpr ProcessorClass families[]{
-    {.type = "CLIPImageProcessor", .center_crop = true},
-    {.type = "SiglipImageProcessor", .resize = Resize::exact, .mean = half, .deviation = half},
-    {.type = "Gemma3ImageProcessor", .resize = Resize::exact, .filter = bilinear, .mean = half, .deviation = half},
-    {.type = "BitImageProcessor", .center_crop = true},
-    {.type = "LlavaImageProcessor", .center_crop = true, .may_pad_to_square = true},
-    {.type = "LlavaNextImageProcessor", .center_crop = true, .tile_form = TileForm::llava_next},
-    {.type = "LlavaOnevisionImageProcessor",
-     .resize = Resize::exact,
-     .edge = 384,
-     .tile_form = TileForm::llava_onevision},
-    of_idefics3("Idefics3ImageProcessor"),
-    of_idefics3("SmolVLMImageProcessor"),
-    {.type = "Qwen2VLImageProcessor", .tile_form = TileForm::qwen2_vl},
-    {.type = "PixtralImageProcessor", .edge = 1024, .tile_form = TileForm::pixtral, .patch = 16},
-    {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
-    of_videos("Qwen2VLVideoProcessor", 14, clip_mean, clip_deviation),
-    of_videos(qwen3_videos, 16, half, half),
-    of_idefics3("SmolVLMVideoProcessor", true),
-};
-
-// Options that change no pixel come last.
-constexpr std::array known_keys{
-    "image_processor_type", "feature_extractor_type", "do_convert_rgb", "do_resize", "size", "resample",
-    "default_to_square", "do_center_crop", "crop_size", "do_rescale", "rescale_factor", "do_normalize", "image_mean",
-    "image_std", "do_pad", "pad_size", "do_image_splitting", "max_image_size", "data_format", "input_data_format",
-    // of video, of the program that reads the config, and of text
-    "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors", "return_row_col_info", "device",
-    "disable_grouping", "image_seq_length",
-    // of InternVL and Gemma 3
-    "crop_to_patches", "min_patches", "max_patches", "do_pan_and_scan", "pan_and_scan_min_crop_size",
-    "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
-    // of LLaVA-NeXT and LLaVA-OneVision
-    "image_grid_pinpoints", "aspect_ratio_setting",
-    // of Qwen2-VL, and the last one of PixtralProcessor and LightOnOcrProcessor
-    "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "spatial_merge_size"};
-
-// What a processor of videos has besides. Which frames are read is the engine's own choice, but for SmolVLM2.
-constexpr std::array video_keys{"video_processor_type", "cap_pixels_per_frame", "max_video_tokens",
-                                "do_sample_frames",     "num_frames",           "fps",
-                                "min_frames",           "max_frames",           "max_duration",
-                                "return_metadata",      "video_metadata",       "use_token_compression",
-                                "max_image_size"};
 
 // transformers reads null as if the option were left out.
 Json without_nulls(const Json& object) {
@@ -127,10 +32,14 @@ class Reader {
     family_ = &find_family(of_videos);
     std::vector<const char*> known(known_keys.begin(), known_keys.end());
     if (of_videos) known.insert(known.end(), video_keys.begin(), video_keys.end());
+    const bool is_of_lfm2 = family_->tile_form == TileForm::lfm2_vl;
+    if (is_of_lfm2) known.insert(known.end(), lfm2_keys.begin(), lfm2_keys.end());
     reader_.refuse_unknown(known);
     read_filter();
     if (family_->tile_form == TileForm::pixtral) {
       read_cells_of_pixtral();
+    } else if (is_of_lfm2) {
+      read_cells_of_lfm2();
     } else if (family_->has_cells()) {
       read_cells();
     } else {
@@ -382,6 +291,35 @@ class Reader {
     if (!is_edge)
       refuse("size", fmt::format("expected 'longest_edge', or 'height' and 'width', of 1 to {} pixels", max_edge));
     out_.size = {edge, edge};
+  }
+
+  void read_cells_of_lfm2() {
+    for (const char* key : {"min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size"})
+      reader_.refuse_unless(!reader_.has(key), key, "this processor has no such option");
+    reader_.refuse_unless(reader_.flag("use_image_special_tokens", true), "use_image_special_tokens",
+                          "images stand between tokens of their own");
+    out_.tile_form = TileForm::lfm2_vl;
+    out_.splits_into_tiles = true;
+    require_whole_cells();
+    constexpr int64_t most_tokens = 1 << 16, most_tiles = 1024;
+    out_.patch = reader_.whole("encoder_patch_size", 16, 1, max_edge);
+    const int64_t cell = out_.patch * reader_.whole("downsample_factor", 2, 1, most_patches);
+    out_.tile = cell;
+    out_.min_pixels = reader_.whole("min_image_tokens", 64, 1, most_tokens) * cell * cell;
+    out_.max_pixels = reader_.whole("max_image_tokens", 256, 1, most_tokens) * cell * cell;
+    if (out_.min_pixels > out_.max_pixels) reader_.problems().add("'min_image_tokens' is more than 'max_image_tokens'");
+    const int64_t tile = reader_.whole("tile_size", 512, 1, max_edge);
+    out_.min_tiles = reader_.whole("min_tiles", 2, 1, most_tiles);
+    out_.max_tiles = reader_.whole("max_tiles", 10, 1, most_tiles);
+    const double tolerance = reader_.number("max_pixels_tolerance", 2, 1, 1e6);
+    out_.adds_whole = reader_.flag("use_thumbnail", true);
+    if (!reader_.flag("do_image_splitting", true) || out_.max_tiles == 1) return;
+    reader_.refuse_unless(out_.min_tiles > 1 && out_.min_tiles <= out_.max_tiles, "min_tiles",
+                          "a large image is cut into several tiles: 2 to 'max_tiles' are");
+    reader_.refuse_unless(tile % cell == 0, "tile_size",
+                          fmt::format("a tile consists of cells: a multiple of {} is", cell));
+    out_.tile_cells = tile / cell;
+    out_.split_pixels = static_cast<double>(out_.max_pixels) * tolerance;
   }
 
   void require_whole_cells() {

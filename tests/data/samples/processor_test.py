@@ -32,6 +32,8 @@ try:
     from transformers.models.qwen2_vl import processing_qwen2_vl
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "model"))
+    import lfm2_vl_processor
 except ImportError as error:
     print(f"Skipped\nthe oracle is not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
@@ -267,6 +269,34 @@ class Processors(unittest.TestCase):
             images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
             processor = LightOnOcrProcessor(images, words, patch_size=14, spatial_merge_size=2, chat_template=words.chat_template)
             self.expect_equal_cells(processor, 28, "<|image_pad|>", images_kwargs={"patch_size": 28} if patch == 14 else {})
+
+    def test_lfm2_vl(self):
+        tiles = {f"tile_{row}_{column}": f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 11)}
+        words = tokenizer_with(INTERNVL.replace("<IMG_CONTEXT>\n", "<image>"), first="<|image_start|>", last="<|image_end|>",
+                               whole="<|img_thumbnail|>", **tiles)
+        question = [said("user", None, "What is that?"), said("assistant", "The moon.")]
+        samples = [*((question, [picture(*size)]) for size in ((64, 48), (97, 31), (28, 28), (300, 190), (5, 7), (130, 150), (200, 60), (60, 210), (4, 300))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(210, 170), picture(90, 40)]),
+                   ([said("user", "First ", None, " or ", None, "?"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 20), picture(30, 30), picture(80, 70)])]
+        sizes = {"encoder_patch_size": 7, "tile_size": 28, "min_image_tokens": 2, "max_image_tokens": 4, "max_tiles": 8}
+        for options in ({}, {"use_thumbnail": False, "max_tiles": 6, "max_image_tokens": 7}, {"do_image_splitting": False}, {"max_pixels_tolerance": 4.5, "min_tiles": 4},
+                        {"downsample_factor": 4, "max_image_tokens": 9, "max_tiles": 10}):
+            processor, side = lfm2_vl_processor.Processor(lfm2_vl_processor.Images(**sizes | options), words), 7 * options.get("downsample_factor", 2)
+            lines, pixels, image = self.processed(processor, side, 1, samples)
+            at = cut = 0
+            for line, (messages, shown) in zip(lines, samples):
+                text = processor.apply_chat_template(messages)
+                ours = json.loads(line)
+                self.assertEqual([image if token < 0 else token for token in ours["ids"]], processor(text, [shown])["input_ids"][0].tolist())
+                for tile in sum((processor.image_processor.tiles(one)[0] for one in shown), []):
+                    tile, (_, height, width) = tile.numpy(), tile.shape
+                    cells = tile.reshape(3, height // side, side, width // side, side).transpose(1, 3, 0, 2, 4)
+                    self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                    at += cells.size
+                    cut += height == width == 28
+            self.assertEqual(at, pixels.size)
+            self.assertEqual(cut > 20, options.get("do_image_splitting", True))
 
     def expect_equal_cells(self, processor, side, image_token, **options):
         samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
