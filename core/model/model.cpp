@@ -36,7 +36,9 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
         ErrorKind::data,
         "the connector '{}' reads frames that are whole images, and those of the encoder '{}' are cells of images",
         config.connector->name(), config.vision.model_type)
-        .advise("use the connector {}", config.vision.model_type == "pixtral" ? "fvlm.mistral3" : "fvlm.qwen2_vl");
+        .advise("use the connector {}", config.vision.model_type == "pixtral"                ? "fvlm.mistral3"
+                                        : config.vision.model_type == "siglip2_vision_model" ? "fvlm.lfm2_vl"
+                                                                                             : "fvlm.qwen2_vl");
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
   for (const DecoderConfig& other : config.further)
     if (other.has_row_axes() != config.decoder.has_row_axes())

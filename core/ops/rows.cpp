@@ -4,6 +4,7 @@
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
@@ -114,6 +115,18 @@ Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& index, cons
     for (int64_t i = 0; i < index.size(1); ++i)
       d_table.index_add_(0, column(index, i), wide * column(factors, i).unsqueeze(1));
     table.add_gradient(d_table);
+  });
+  return y;
+}
+
+Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& shares, at::ScalarType dtype) {
+  const auto type = table.value().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor factors = shares.to(type);
+  Value y(at::mm(factors, table.value().to(type)).to(dtype), tape.records(table));
+  if (!y.requires_grad()) return y;
+  tape.push([table, factors, type, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) table.add_gradient(at::mm(factors.t(), d_y.to(type)));
   });
   return y;
 }

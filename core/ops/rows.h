@@ -36,6 +36,9 @@ double rounded(double number, at::ScalarType type);
 Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& index, const at::Tensor& shares,
                   at::ScalarType dtype);
 
+// The same of all rows of the table: shares [rows, rows of the table].
+Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& shares, at::ScalarType dtype);
+
 // The columns of all values side by side.
 Value join_columns(Tape& tape, const std::vector<Value>& values);
 

@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -27,7 +28,8 @@ constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encode
 constexpr const char* windows_map = "encoder.windows"; // segments
 // int64 [slots * frames of a step]: the squares that each cell shows, in packs with videos.
 constexpr const char* squares_map = "encoder.squares";
-// int64 and float32 [patches, 4]: the learned positions around each patch, and their shares.
+// int64 and float32 [patches, 4]: the learned positions around each patch, and their shares. Antialiased: the shares of
+// all of them, float32 [patches, positions].
 constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
 
 // By the line and by the column of a patch, which share a head's frequencies evenly.
@@ -83,6 +85,47 @@ struct Between {
   }
 };
 
+// Where a line of `size` patches has its patch `index` on a line of `side` learned positions, as antialiased linear
+// interpolation has it: a share of each, computed in float32 as transformers does.
+std::vector<float> antialiased(int64_t index, int64_t size, int64_t side) {
+  const float scale = static_cast<float>(side) / static_cast<float>(size), reach = std::max(scale, 1.0F),
+              center = scale * (static_cast<float>(index) + 0.5F);
+  const auto first = std::max<int64_t>(static_cast<int64_t>(center - reach + 0.5F), 0),
+             end = std::min(static_cast<int64_t>(center + reach + 0.5F), side);
+  std::vector<float> shares(static_cast<size_t>(side));
+  float sum = 0;
+  for (int64_t place = first; place < end; ++place) {
+    const float distance = std::abs((static_cast<float>(place) - center + 0.5F) * (1 / reach));
+    sum += shares[static_cast<size_t>(place)] = std::max(1 - distance, 0.0F);
+  }
+  for (float& share : shares) share /= sum;
+  return shares;
+}
+
+// float32 [patches, learned positions]: the share of each, zeros for padding.
+at::Tensor antialiased_shares(const CellLayout& layout, int64_t merge, int64_t side) {
+  std::vector<at::Tensor> all;
+  int64_t rows = layout.slots * merge * merge;
+  for (const ImageGrid& image : layout.images) {
+    const auto lines_of = [&](int64_t size) {
+      std::vector<float> lines;
+      for (int64_t i = 0; i < size; ++i) {
+        const std::vector<float> shares = antialiased(i, size, side);
+        lines.insert(lines.end(), shares.begin(), shares.end());
+      }
+      return at::tensor(lines, at::kFloat);
+    };
+    // [rows, columns, lines of a cell, columns of a cell, lines of positions, columns of positions]
+    const at::Tensor lines = lines_of(image.rows * merge).view({image.rows, 1, merge, 1, side, 1}),
+                     columns = lines_of(image.columns * merge).view({1, image.columns, 1, merge, 1, side});
+    const at::Tensor step = (lines * columns).view({-1, side * side});
+    for (int64_t i = 0; i < image.steps; ++i) all.push_back(step);
+    rows -= image.steps * step.size(0);
+  }
+  all.push_back(at::zeros({rows, side * side}, at::kFloat));
+  return at::concat(all);
+}
+
 // The four learned positions around each patch, those of padding with shares of 0.
 struct LearnedPositions {
   std::vector<int64_t> index;
@@ -106,7 +149,7 @@ struct LearnedPositions {
 } // namespace
 
 CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters)
-    : config_(config), is_gated_(traits.up.size() == 2),
+    : config_(config), is_gated_(traits.up.size() == 2), rotates_(traits.rotates), channels_last_(traits.channels_last),
       patch_weight_(parameters.weight("vision." + std::string(traits.patch) + ".weight").as_matrix()),
       rotary_(rotary_of(config, traits.frequencies_alternate, patch_weight_.value().device())) {
   const std::string vision = "vision.";
@@ -119,6 +162,7 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
     position_ = parameters.weight(vision + traits.position + ".weight");
   }
   if (traits.input_norm) input_norm_ = norm(vision + traits.input_norm);
+  if (traits.output_norm) output_norm_ = norm(vision + traits.output_norm);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string stem = fmt::format("{}{}{}.", vision, traits.layers, i);
     // The linears that one product reads together.
@@ -148,10 +192,13 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
                     column = cell % image.columns * side + inner % side, grid = config_.position_side();
       lines.push_back(static_cast<int32_t>(line));
       columns.push_back(static_cast<int32_t>(column));
-      if (has_learned_positions())
+      if (has_learned_positions() && !config_.position_antialias)
         learned.add({line, image.rows * side, grid}, {column, image.columns * side, grid}, grid);
     }
-  if (has_learned_positions()) learned.add_to(maps, rows, layout.device);
+  if (config_.position_antialias)
+    maps.tensors[shares_map] = antialiased_shares(layout, side, config_.position_side()).to(layout.device);
+  else if (has_learned_positions())
+    learned.add_to(maps, rows, layout.device);
   lines.resize(static_cast<size_t>(rows), 0);
   columns.resize(static_cast<size_t>(rows), 0);
   at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)}),
@@ -183,10 +230,17 @@ Value CellVit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, co
 }
 
 Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const {
-  const Value pixels(patches_of(cells_of(frames, maps), config_.patch_size, ops.options().dtype,
-                                ops.padded(patch_weight_.value().size(1)), config_.temporal_patch_size));
+  const int64_t own = patch_weight_.value().size(1);
+  const Value pixels(patches_of(cells_of(frames, maps), config_.patch_size, ops.options().dtype, ops.padded(own),
+                                config_.temporal_patch_size));
+  if (channels_last_) {
+    const at::Tensor numbers = pixels.data.narrow(1, 0, own);
+    numbers.copy_(numbers.unflatten(1, {config_.num_channels, -1}).transpose(1, 2).flatten(1));
+  }
   Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
-  if (has_learned_positions())
+  if (config_.position_antialias)
+    x = ops::add(tape, x, ops::mix_rows_of(tape, position_, maps.tensors.at(shares_map), ops.options().dtype));
+  else if (has_learned_positions())
     x = ops::add(tape, x,
                  ops::mix_rows_of(tape, position_, maps.tensors.at(learned_map), maps.tensors.at(shares_map),
                                   ops.options().dtype));
@@ -215,6 +269,7 @@ std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, con
     x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
     if (std::ranges::count(config_.deepstack_visual_indexes, i) > 0) out.push_back(x);
   }
+  if (output_norm_.weight.defined()) x = output_norm_(tape, ops, x);
   out[0] = has_windows() ? ops::gather_rows(tape, x, maps.tensors.at(patches_map)) : x;
   return out;
 }
@@ -264,13 +319,11 @@ Value CellVit::pass(Tape& tape, Operations& ops, const Layer& layer, const Value
   const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
   const Value qkv = ops.linear(tape, layer.before_attention(tape, ops, x), layer.qkv.weight, layer.qkv.bias);
   ops::Heads q{qkv, 0, heads}, k{qkv, width, heads}, v{qkv, 2 * width, heads};
-  ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
+  if (rotates_) ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
   const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
   const Value attended = ops.linear(tape, read, layer.out, x);
   const Value normed = layer.before_mlp(tape, ops, attended);
-  if (!is_gated_)
-    return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr,
-                        config_.hidden_act == "quick_gelu" ? ops::Gelu::quick : ops::Gelu::tanh);
+  if (!is_gated_) return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr, gelu_of(config_));
   const Value gate_up = ops.linear(tape, normed, layer.up.weight, layer.up.bias);
   return ops.linear_of_swiglu(tape, gate_up, layer.down, attended);
 }

@@ -1,10 +1,11 @@
-// CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to Qwen3-VL
-// and Pixtral, which differ in a few traits and in what their weights are called. A frame is a cell of an image, the
-// square of patches that becomes one row of the decoder, or the same square of a few frames of a video, whose steps are
-// as images here. Queries and keys are rotated by the patch's line, and by its column: the first half of a head's
-// frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to windows of an image, but for some
-// that attend to the whole image; its rows are in the windows' order meanwhile. Qwen3-VL's patches have learned
-// positions besides, those of a square grid interpolated to the image's.
+// CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
+// Qwen3-VL, Pixtral and SigLIP 2, which differ in a few traits and in what their weights are called. A frame is a cell
+// of an image, the square of patches that becomes one row of the decoder, or the same square of a few frames of a
+// video, whose steps are as images here. Queries and keys are rotated by the patch's line, and by its column: the first
+// half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to windows of an image,
+// but for some that attend to the whole image; its rows are in the windows' order meanwhile. Qwen3-VL's patches have
+// learned positions besides, those of a square grid interpolated to the image's, and SigLIP 2's have such positions
+// alone.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
@@ -30,6 +31,9 @@ class CellVit : public Encoder {
     bool biases = true; // of the layers' linears
     // Whether a head's frequencies are for lines and columns in turns; otherwise both have the same ones.
     bool frequencies_alternate = false;
+    const char* output_norm = nullptr; // of the last layer's rows
+    bool rotates = true;
+    bool channels_last = false; // of the numbers of a patch that its embedding reads
   };
   CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
 
@@ -66,9 +70,9 @@ class CellVit : public Encoder {
              const at::Tensor& positions) const;
 
   VisionConfig config_;
-  bool is_gated_;
+  bool is_gated_, rotates_, channels_last_;
   ops::Weight patch_weight_, patch_bias_, position_;
-  VitNorm input_norm_; // an undefined weight: there is none
+  VitNorm input_norm_, output_norm_; // an undefined weight: there is none
   ops::Rotary rotary_;
   std::vector<Layer> layers_;
 };

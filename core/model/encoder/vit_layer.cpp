@@ -152,6 +152,11 @@ Value VitEmbedding::operator()(Tape& tape, Operations& ops, const at::Tensor& fr
   return y;
 }
 
+ops::Gelu gelu_of(const VisionConfig& config) {
+  if (config.hidden_act == "quick_gelu") return ops::Gelu::quick;
+  return config.hidden_act == "gelu_pytorch_tanh" ? ops::Gelu::tanh : ops::Gelu::exact;
+}
+
 VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters)
     : heads(config.num_attention_heads), head_dim(config.head_dim()) {
   const auto one = [&](const std::string& rest) { return parameters.weight(prefix + rest); };
@@ -184,9 +189,7 @@ VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const 
     query_norm = one(names.query_norm + std::string(".weight"));
     key_norm = one(names.key_norm + std::string(".weight"));
   }
-  activation = config.hidden_act == "quick_gelu"          ? ops::Gelu::quick
-               : config.hidden_act == "gelu_pytorch_tanh" ? ops::Gelu::tanh
-                                                          : ops::Gelu::exact;
+  activation = gelu_of(config);
 }
 
 Value VitLayer::queries_keys_values(Tape& tape, Operations& ops, const Value& x) const {

@@ -11,6 +11,9 @@
 
 namespace fvlm::model {
 
+// The form of GELU that the config names.
+ops::Gelu gelu_of(const VisionConfig& config);
+
 // LayerNorm; without a bias, RMSNorm.
 struct VitNorm {
   ops::Weight weight, bias;

@@ -214,6 +214,27 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
   return out;
 }
 
+WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  constexpr const char* factor = "downsample_factor"; // how many patches a cell has each way
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip2_vision_model";
+  out.vision["spatial_merge_size"] = reader.whole(factor, 2, 1, 64);
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "lfm2";
+  // Whatever the text model says.
+  out.decoder.erase("tie_embedding");
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", true));
+  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
+  out.connector = {{"kind", "lfm2_vl"},
+                   {"factor", out.vision["spatial_merge_size"]},
+                   {"hidden", reader.whole("projector_hidden_size", 2560, 1, most_features)},
+                   {"bias", reader.flag("projector_bias", true)},
+                   {"norm", reader.flag("projector_use_layernorm", true)}};
+  out.image_token_id = image_token(reader, 396);
+  return out;
+}
+
 // As transformers writes them, and as it calls them since 4.52.
 const std::vector<WholeModelFamily::Prefix> llava_names = {
     {"vision_tower.vision_model.", "vision."},       {"vision_tower.", "vision."},
@@ -282,6 +303,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lighton_ocr", [](ConfigReader& reader) { return read_mistral3(reader, "qwen3", 151655); }, lighton_ocr_names,
        /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
+      {"lfm2_vl", read_lfm2_vl, llava_names},
       {"gemma3", read_gemma3, llava_names},
       {"paligemma", read_paligemma, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},

@@ -1,5 +1,5 @@
-// SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, and the one of
-// Idefics3 and SmolVLM, which has the same weights.
+// SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
+// Idefics3 and SmolVLM, which has the same weights, and SigLIP 2's for images of any size (Siglip2VisionModel).
 #include "model/weights/vit.h"
 
 #include <cmath>
@@ -11,8 +11,26 @@ bool is_siglip(const std::string& model_type) {
   return model_type == "siglip_vision_model";
 }
 
+bool reads_any_size(const std::string& model_type) {
+  return model_type == "siglip2_vision_model";
+}
+
+// Frames are cells of images, whose positions are those of a square grid, interpolated.
+void read_any_size(ConfigReader& reader, VisionConfig& out) {
+  out.spatial_merge_size = reader.whole("spatial_merge_size", 1, 1, 64); // import writes it here, for LFM2-VL
+  out.temporal_patch_size = 1;
+  out.image_size = out.patch_size * out.spatial_merge_size;
+  constexpr int64_t most_positions = 1 << 16;
+  out.num_position_embeddings = reader.whole("num_patches", 256, 1, most_positions);
+  out.position_antialias = true;
+  reader.refuse_unless(out.position_side() * out.position_side() == out.num_position_embeddings, "num_patches",
+                       "positions are those of a square grid: a square number is");
+  reader.refuse_unless(out.vision_feature_layers.empty(), "vision_feature_layer",
+                       "the decoder reads the last layer of this tower, normalized; leave it out");
+}
+
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool siglip = is_siglip(model_type);
+  const bool any_size = reads_any_size(model_type), siglip = is_siglip(model_type) || any_size;
   VisionConfig defaults;
   defaults.model_type = model_type;
   defaults.hidden_size = siglip ? 768 : 1152;
@@ -27,6 +45,7 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   defaults.position_buckets = !siglip;
   VisionConfig out = read_vit(reader, defaults);
   out.vision_use_head = siglip && reader.flag("vision_use_head", true);
+  if (any_size) read_any_size(reader, out);
   reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
                        "there is no class token that could be dropped");
   return out;
@@ -34,7 +53,11 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
 
 nlohmann::json write(const VisionConfig& config) {
   nlohmann::json out = write_vit(config);
-  if (is_siglip(config.model_type)) out["vision_use_head"] = config.vision_use_head;
+  if (is_siglip(config.model_type) || config.reads_cells()) out["vision_use_head"] = config.vision_use_head;
+  if (!config.reads_cells()) return out;
+  out.erase("image_size");
+  out["num_patches"] = config.num_position_embeddings;
+  if (config.spatial_merge_size > 1) out["spatial_merge_size"] = config.spatial_merge_size;
   return out;
 }
 
@@ -56,8 +79,14 @@ WeightLayout layout(const VisionConfig& config) {
                                .up = xavier(width, mlp),
                                .down = xavier(mlp, width),
                                .mlp_bias = normal(1e-6)};
-  if (!is_siglip(config.model_type)) initializers = {{}, plain, plain, plain, plain, plain, plain, {}};
+  if (!is_siglip(config.model_type) && !config.reads_cells())
+    initializers = {{}, plain, plain, plain, plain, plain, plain, {}};
   WeightLayout out = vit_layout(config, false, true, initializers);
+  if (config.reads_cells()) // the patch embedding is a linear
+    for (TensorSpec& spec : out.tensors) {
+      if (spec.name == "embeddings.patch_embedding.weight") spec.shape = {width, pixels};
+      if (spec.name == "embeddings.position_embedding.weight") spec.shape = {config.num_position_embeddings, width};
+    }
   if (!config.vision_use_head) return out;
   const auto unused = [&](const std::string& name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({"head." + name, std::move(shape), fill, false});
@@ -82,6 +111,7 @@ WeightLayout layout(const VisionConfig& config) {
 EncoderFamily siglip_family() {
   return {.name = "siglip",
           .types = {{"siglip_vision_model", "SiglipVisionModel", "siglip"},
+                    {"siglip2_vision_model", "Siglip2VisionModel", "siglip2"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,

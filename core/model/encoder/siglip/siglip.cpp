@@ -1,11 +1,28 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
 // embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way.
+// position embeddings of frames of other sizes in their own way. SigLIP 2's reads cells of images of any size.
+#include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
 namespace fvlm::model {
 
 std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& parameters) {
+  if (config.reads_cells()) {
+    const CellVit::Traits traits{.patch = "embeddings.patch_embedding",
+                                 .position = "embeddings.position_embedding",
+                                 .input_norm = nullptr,
+                                 .layers = "encoder.layers.",
+                                 .before_attention = "layer_norm1",
+                                 .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                                 .out = "self_attn.out_proj",
+                                 .before_mlp = "layer_norm2",
+                                 .up = {"mlp.fc1"},
+                                 .down = "mlp.fc2",
+                                 .output_norm = "post_layernorm",
+                                 .rotates = false,
+                                 .channels_last = true};
+    return std::make_unique<CellVit>(config, traits, parameters);
+  }
   const Vit::Traits traits = Vit::clip_traits(/*class_token=*/false, /*patch_bias=*/true, /*output_normed=*/true);
   return std::make_unique<Vit>(config, traits, parameters);
 }
