@@ -165,5 +165,31 @@ TEST(RowPositions, TextInsideAnImageIsRefused) {
   }
 }
 
+// Also where rows attend to those behind them, so that they attend to more rows than they are the last of.
+TEST(RowPositions, StagedRowsKnowTheirPlacesInTheirSequences) {
+  const auto indices = [](bool has_ranges) {
+    PassRows rows(2);
+    rows.begin_sequence(std::vector<int32_t>{3, 1});
+    rows.append(7, 2, equal_positions(2), has_ranges ? 3 : 2, 2);
+    rows.append(8, 3);
+    rows.begin_sequence(std::vector<int32_t>{2});
+    rows.append(9, 0);
+    StagedRows staged(rows, at::kCPU);
+    const at::Tensor before = staged.indices().clone();
+    PassRows next(2);
+    next.begin_sequence(std::vector<int32_t>{3, 1});
+    next.append(7, 1, equal_positions(1), has_ranges ? 3 : 1, 1);
+    next.append(8, 2);
+    next.append(8, 3);
+    staged.restage(next);
+    std::vector<int> all;
+    for (const at::Tensor& each : {before, staged.indices()})
+      for (int64_t row = 0; row < 3; ++row) all.push_back(each[row].item<int>());
+    return all;
+  };
+  EXPECT_THAT(indices(false), ElementsAre(2, 3, 0, 1, 2, 3));
+  EXPECT_THAT(indices(true), ElementsAre(2, 3, 0, 1, 2, 3));
+}
+
 } // namespace
 } // namespace fvlm::infer
