@@ -278,6 +278,29 @@ __device__ void combine_cluster(const PagedProblem& p, const BlockSums<heads, ma
 
 struct Nothing {};
 
+// Which heads a block computes. Heads of a row are side by side, as their keys are in memory.
+struct Tile {
+  int row, kv_head, head_in_group, first_head, count;
+
+  static __device__ Tile of_block(const PagedProblem& p, int heads) {
+    const int tile = static_cast<int>(blockIdx.y), kv_head = tile / p.tiles, in_group = tile % p.tiles * heads;
+    return {static_cast<int>(blockIdx.z), kv_head, in_group, kv_head * p.group + in_group,
+            min(heads, p.group - in_group)};
+  }
+};
+
+// Combines what the blocks of a cluster found, if there are several.
+template <class T, int heads, int max_dim>
+__device__ void finish_cluster(const PagedProblem& p, const BlockSums<heads, max_dim>& of_block, T* out, int count) {
+  if (Cluster::size() == 1) return;
+  Cluster::arrive();
+  Cluster::wait();
+  if (Cluster::rank() == 0) combine_cluster(p, of_block, out, count);
+  // Shared memory stays until it has been read.
+  Cluster::arrive();
+  Cluster::wait();
+}
+
 template <class T, int lanes, int heads, bool appends, class Size>
 __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     paged_attention_kernel(const __grid_constant__ PagedProblem p,
@@ -286,10 +309,8 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   __shared__ PartialSums<Size::warps, heads, max_dim> of_warps;
   __shared__ BlockSums<heads, max_dim> of_block;
   if constexpr (!appends) start_next_kernel();
-  // Heads of a row side by side, as their keys are in memory.
-  const int row = static_cast<int>(blockIdx.z), tile = static_cast<int>(blockIdx.y);
-  const int kv_head = tile / p.tiles, head_in_group = tile % p.tiles * heads;
-  const int first_head = kv_head * p.group + head_in_group, count = min(heads, p.group - head_in_group);
+  const Tile tile = Tile::of_block(p, heads);
+  const int row = tile.row, kv_head = tile.kv_head, first_head = tile.first_head, count = tile.count;
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
   [[maybe_unused]] std::uint64_t first_step = 0;
@@ -334,7 +355,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
       if (has_last) {
         new_k.load(arrived.at[count] + offset);
         new_v.load(arrived.at[count + 1] + offset);
-        if (head_in_group == 0 && lane < lanes && has_piece)
+        if (tile.head_in_group == 0 && lane < lanes && has_piece)
           write_to_page(p, last_page, kv_head, last, offset, new_k, new_v);
       }
     } else {
@@ -360,13 +381,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
 
   T* out = static_cast<T*>(p.out) + row * p.out_row + first_head * p.out_head;
   combine_block(p, of_warps, share.begin < share.end ? warps : 0, of_block, out, count);
-  if (Cluster::size() == 1) return;
-  Cluster::arrive();
-  Cluster::wait();
-  if (Cluster::rank() == 0) combine_cluster(p, of_block, out, count);
-  // Shared memory stays until it has been read.
-  Cluster::arrive();
-  Cluster::wait();
+  finish_cluster(p, of_block, out, count);
 }
 
 template <class T, int lanes, int heads, class Size>
