@@ -141,18 +141,30 @@ function(fvlm_test)
     PROPERTIES TIMEOUT ${fvlm_test_limit} ENVIRONMENT "${ARG_ENVIRONMENT}")
 endfunction()
 
+# Python programs that import torch and transformers are forks of a process that has done so, for as long as ctest runs.
+set(fvlm_forked ${FVLM_PYTHON} ${PROJECT_SOURCE_DIR}/tests/forked.py ${CMAKE_BINARY_DIR}/forked.socket)
+add_test(NAME python_imports COMMAND ${fvlm_forked})
+set_tests_properties(python_imports PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTURES_SETUP python_imports)
+
 # fvlm_python_test(NAME oracle SCRIPT oracle_test.py ARGUMENTS ...)   a Python program as one CTest test; its
-# exit code 77 says that what it needs is not there. GPU: without FVLM_TEST_GPU it is skipped. PORTABLE: once more, with
-# the kernels of devices that are no Hopper.
+# exit code 77 says that what it needs is not there. FORKED: it imports transformers. GPU: without FVLM_TEST_GPU it is
+# skipped. PORTABLE: once more, with the kernels of devices that are no Hopper.
 function(fvlm_python_test)
-  cmake_parse_arguments(ARG "GPU;PORTABLE" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "FORKED;GPU;PORTABLE" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
   fvlm_refuse_own_limit()
   set(test ${FVLM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGUMENTS})
+  if(ARG_FORKED)
+    list(POP_FRONT test)
+    list(PREPEND test ${fvlm_forked})
+  endif()
   if(ARG_GPU)
     fvlm_gpu_command(test ${test})
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${test})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_FORKED)
+    set_tests_properties(${ARG_NAME} PROPERTIES FIXTURES_REQUIRED python_imports)
+  endif()
   if(ARG_PORTABLE)
     add_test(NAME ${ARG_NAME}_portable COMMAND ${test})
     list(APPEND ARG_ENVIRONMENT FVLM_PORTABLE_KERNELS=1)

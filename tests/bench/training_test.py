@@ -1,17 +1,21 @@
 """`fvlm-engine bench profile`, `bench op`, `bench generate`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
 anything takes.
 
-usage: training_test.py FVLM_ENGINE"""
+usage: training_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE COMMAND ...: runs a Python program that imports transformers"""
 import importlib.util
 import json
 import math
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import unittest
 
-engine = sys.argv.pop()
+engine, tools, *forked = sys.argv[1:]
+del sys.argv[1:]
+# What `--peer eager` is, but for the imports, which it shares.
+EAGER_STEPS = shlex.join([*forked, f"{tools}/train-step", "--how", "eager"])
 
 
 def bench(*arguments):
@@ -141,7 +145,8 @@ class Profile(Bench):
         for name in ("tiny:2", "tiny:2:lora", "tiny:2:stills", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-qwen2-vl:2", "tiny-qwen2.5-vl:2",
                      "tiny-qwen2.5-vl:2:lora", "tiny-latentwire:2"):
             # Of steps that learn next to nothing, on the first and on the third pack.
-            row, = self.rows("--configurations", name, "--peer", "eager", "--repeat", "2", "--rate", "1e-9")
+            peer = "eager" if name == "tiny:2" else EAGER_STEPS
+            row, = self.rows("--configurations", name, "--peer", peer, "--repeat", "2", "--rate", "1e-9")
             for loss in ("first_loss", "last_loss"):
                 self.assertAlmostEqual(row["peer"][loss] / row[loss], 1, delta=1e-5, msg=f"{name}: {loss}")
             self.assertGreater(abs(row["first_loss"] / row["last_loss"] - 1), 1e-3, "other data in another step")
@@ -364,7 +369,7 @@ class Dpo(Bench):
         steps = ("--frames", "2", "--text", "9", "--warmup", "1")
         for name in ("tiny:2", "tiny-ghostvis:2", "tiny-smolvlm:2", "tiny-qwen2-vl:2", "tiny-qwen2.5-vl:2"):
             # The first loss is the same for all models, and the peer takes four more steps to warm up.
-            *_, measured = self.rows("dpo", "--configurations", name, *steps, "--repeat", "2", "--peer", "eager")
+            *_, measured = self.rows("dpo", "--configurations", name, *steps, "--repeat", "2", "--peer", EAGER_STEPS)
             *_, engine = self.rows("dpo", "--configurations", name, *steps, "--repeat", "6")
             learned = math.log(2) - engine["last_loss"]
             self.assertGreater(learned, 0.01, name)
