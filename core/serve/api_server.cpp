@@ -175,7 +175,7 @@ HttpRefusal json_refusal(int status, const std::string& why) {
 
 ApiServer::ApiServer(AnswerService& service, const PromptWriter& prompts, ApiSettings settings, RequestGuard guard)
     : service_(service), prompts_(prompts), settings_(std::move(settings)), guard_(std::move(guard)),
-      started_(seconds_now()) {
+      started_(seconds_now()), parsers_(std::make_unique<Parsers>()) {
   std::random_device device;
   run_id_ = fmt::format("{:08x}", device());
 }
@@ -316,7 +316,7 @@ nlohmann::json ApiServer::model() const {
           {"object", "model"},
           {"created", started_},
           {"owned_by", "fvlm-engine"},
-          {"fvlm", // an extension: what a request may hold
+          {"fvlm",                                // an extension: what a request may hold
            {{"attention", settings_.has_attention},
             {"max_images", settings_.requests.most_images},
             {"max_tokens", settings_.requests.most_tokens},

@@ -7,7 +7,7 @@
 #include "serve/request_fields.h"
 
 #include <atomic>
-#include <optional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -65,7 +65,7 @@ class ApiServer {
     ThreadPool requests{static_cast<int>(prompt_threads())};
     ThreadPool large_requests{1}; // one, since a document takes many times the memory of its text
   };
-  std::optional<Parsers> parsers_{std::in_place};
+  std::unique_ptr<Parsers> parsers_;
 };
 
 } // namespace fvlm::serve
