@@ -111,7 +111,7 @@ class Compiler {
     if (const Json* list = keywords.find("enum")) return one_of(place, "enum", *list, type);
     if (!type) {
       if (keywords.find("properties") || keywords.find("required")) return object(place, keywords);
-      return keywords.find("items") ? array(place, keywords) : parts_.value(end);
+      return keywords.find("items") || keywords.find("prefixItems") ? array(place, keywords) : parts_.value(end);
     }
     const Json types = type->is_array() ? *type : Json::array({*type});
     if (types.empty()) throw wrong(place.where, "type: expected a name, or a list of names");
@@ -197,10 +197,36 @@ class Compiler {
   }
 
   Node array(const Place& place, Keywords& keywords) {
-    const bool has_items = keywords.find("items") != nullptr;
-    const auto fewest = keywords.count("minItems"), most = keywords.count("maxItems");
-    return parts_.listed("[]", fewest.value_or(0), most, Grammar::end,
-                         [&](Node next) { return has_items ? value(place.at("items"), next) : parts_.value(next); });
+    const Json* const items = keywords.find("items");
+    const int64_t fewest = keywords.count("minItems").value_or(0);
+    const auto most = keywords.count("maxItems");
+    const auto item = [&](Node next) { return items ? value(place.at("items"), next) : parts_.value(next); };
+    const Json* const first = keywords.find("prefixItems");
+    if (!first) return parts_.listed("[]", fewest, most, Grammar::end, item);
+    if (!first->is_array() || first->empty()) throw wrong(place.where, "prefixItems: expected a list of schemas");
+    const int64_t count = std::ssize(*first);
+    return with_first_items(place, count, fewest,
+                            items && *items == Json(false) ? std::min(most.value_or(count), count) : most, item);
+  }
+
+  // The first items have a schema each, all others are `item(next)`.
+  template <class Item>
+  Node with_first_items(const Place& place, int64_t count, int64_t fewest, std::optional<int64_t> most,
+                        const Item& item) {
+    if (most && fewest > *most)
+      throw wrong(place.where, fmt::format("no list has {} items or more, and {} at most", fewest, *most));
+    const auto behind_comma = [&](Node own) { return parts_.gap(g_.text(",", parts_.gap(own))); };
+    const Node close = parts_.gap(g_.text("]", Grammar::end));
+    Node behind = close;
+    if (!most || *most > count)
+      behind = parts_.repeated(std::max<int64_t>(fewest - count, 0), most ? std::optional(*most - count) : std::nullopt,
+                               close, [&](Node next) { return behind_comma(item(next)); });
+    for (int64_t i = std::min(count, most.value_or(count)) - 1; i >= 0; --i) {
+      const Node own = value(place.at("prefixItems", static_cast<size_t>(i)), behind);
+      const Node filled = i > 0 ? behind_comma(own) : parts_.gap(own);
+      behind = i < fewest ? filled : g_.either(filled, close);
+    }
+    return g_.text("[", behind);
   }
 
   Node object(const Place& place, Keywords& keywords) {

@@ -86,6 +86,30 @@ TEST(JsonSchema, HasWhatFits) {
   expect_texts(cases);
 }
 
+TEST(JsonSchema, HasListsWhoseFirstItemsHaveSchemasOfTheirOwn) {
+  expect_texts({
+      // As pydantic writes tuple[int, str].
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2})",
+       {R"([1,"a"])", R"([ -2, "" ])", "[\n  1,\n  \"a\"\n]"},
+       {"[]", "[1]", R"(["a",1])", R"([1,"a",2])", R"([1 "a"])", R"([1,"a",])", R"([,1,"a"])"}},
+      {R"({"prefixItems": [{"type": "integer"}, {"type": "null"}], "items": {"type": "boolean"}, "minItems": 1, "maxItems": 4})",
+       {"[1]", "[1,null]", "[1,null,true]", "[1,null,true,false]"},
+       {"[]", "[null]", "[1,true]", "[1,null,2]", "[1,null,true,true,true]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "null"}, "minItems": 3})",
+       {"[1,null,null]", "[1,null,null,null]"},
+       {"[1,null]", "[1]", "[1,1,1]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "items": false})",
+       {"[]", "[ ]", "[1]", "[1,null]"},
+       {"[1,null,2]", "[null]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "maxItems": 1})",
+       {"[]", "[1]"},
+       {"[1,null]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}]})",
+       {"[]", "[1]", R"([1,"a",[]])"},
+       {R"(["a"])", "[1,]"}},
+  });
+}
+
 TEST(JsonSchema, HasNumbersWithinTheirBounds) {
   expect_texts({
       {R"({"type": "integer", "minimum": -3, "exclusiveMaximum": 120})",
@@ -133,6 +157,9 @@ TEST(JsonSchema, HasTextsThatMatch) {
 TEST(JsonSchema, SaysWhatItDoesNotKeep) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {R"({"type": "array", "uniqueItems": true})", "the schema: 'uniqueItems' is not supported here"},
+      {R"({"type": "array", "prefixItems": []})", "the schema: prefixItems: expected a list of schemas"},
+      {R"({"type": "array", "prefixItems": [true], "items": false, "minItems": 2})",
+       "no list has 2 items or more, and 1 at most"},
       {R"({"type": "object", "properties": {"n": {"type": "string", "minimum": 0}}})",
        "the schema's properties.n: 'minimum' is not supported here"},
       {R"({"type": "integer", "minimum": "0"})", "the schema: minimum: expected a number"},
