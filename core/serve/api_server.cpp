@@ -316,6 +316,7 @@ nlohmann::json ApiServer::model() const {
           {"object", "model"},
           {"created", started_},
           {"owned_by", "fvlm-engine"},
+          {"max_model_len", settings_.positions}, // as vLLM has it
           {"fvlm",                                // an extension: what a request may hold
            {{"attention", settings_.has_attention},
             {"max_images", settings_.requests.most_images},

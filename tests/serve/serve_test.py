@@ -96,7 +96,8 @@ class Answers(unittest.TestCase):
     def test_other_routes(self):
         self.assertEqual(self.server.send("/health")[:2], (200, '{"status":"ok"}'))
         models = json.loads(self.server.send("/v1/models")[1])
-        self.assertEqual([model["id"] for model in models["data"]], ["gqa"])
+        longest = json.loads((folder / "gqa" / "decoder" / "config.json").read_text())["max_position_embeddings"]
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models["data"]], [("gqa", longest)])
         before = self.server.metrics()
         self.server.ask(user("Count this."), max_tokens=5)
         after = self.server.metrics()
