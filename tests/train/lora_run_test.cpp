@@ -229,27 +229,31 @@ TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
       << "the reference shares the base";
 }
 
-TEST_F(LoraRun, LearnsOnInt4) {
+TEST_F(LoraRun, LearnsOnInt4WithAndWithoutAHeadInInt8) {
   write_file_atomic(recipe(), small_recipe());
   run("captions", {"stages.align.samples=1200", "stages.align.optimizer.lr=0.01"}, {.stage = "align"});
-  quantize::QuantizeRequest request;
-  request.model = last("captions", "align");
-  request.out = folder("int4");
-  request.quantization = {"int4", {"connector.*", "vision.*"}};
-  quantize::quantize_model(request, registry_, [](uint64_t, uint64_t) {});
-  // From captions to questions, by the adapters alone.
-  describe_adapters(R"(fvlm.lora { rank = 4, targets = "all" })", folder("int4").string());
-  run("qlora",
-      {"stages.instruct.freeze=vision,connector", "stages.instruct.samples=320", "stages.instruct.optimizer.lr=0.01",
-       "log_every=1"},
-      {.stage = "instruct", .from = folder("int4")});
-  std::vector<double> losses;
-  for (const auto& line : metrics(folder("qlora")))
-    if (line["kind"] == "step") losses.push_back(line["loss"]);
-  ASSERT_EQ(losses.size(), 40U);
-  const auto mean = [&](size_t first) { return (losses[first] + losses[first + 1] + losses[first + 2]) / 3; };
-  EXPECT_LT(mean(37), 0.8 * mean(0));
-  EXPECT_EQ(ModelDirectory::open(last("qlora", "instruct")).schemes().size(), 2 * 7U);
+  for (const bool has_head : {false, true}) {
+    const std::string base = has_head ? "int4-head" : "int4", qlora = "qlora-" + base;
+    SCOPED_TRACE(base);
+    quantize::QuantizeRequest request;
+    request.model = last("captions", "align");
+    request.out = folder(base);
+    request.quantization = {"int4", {"connector.*", "vision.*"}, has_head};
+    quantize::quantize_model(request, registry_, [](uint64_t, uint64_t) {});
+    // From captions to questions, by the adapters alone.
+    describe_adapters(R"(fvlm.lora { rank = 4, targets = "all" })", folder(base).string());
+    run(qlora,
+        {"stages.instruct.freeze=vision,connector", "stages.instruct.samples=320", "stages.instruct.optimizer.lr=0.01",
+         "log_every=1"},
+        {.stage = "instruct", .from = folder(base)});
+    std::vector<double> losses;
+    for (const auto& line : metrics(folder(qlora)))
+      if (line["kind"] == "step") losses.push_back(line["loss"]);
+    ASSERT_EQ(losses.size(), 40U);
+    const auto mean = [&](size_t first) { return (losses[first] + losses[first + 1] + losses[first + 2]) / 3; };
+    EXPECT_LT(mean(37), 0.8 * mean(0));
+    EXPECT_EQ(ModelDirectory::open(last(qlora, "instruct")).schemes().size(), 2 * 7U + (has_head ? 1 : 0));
+  }
 }
 
 // The base has inner layers, which alone multiply in fp8.
