@@ -3,18 +3,11 @@
 usage: cpu_step_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-engine, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
-try:
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from against_oracle import engine, tool
 
 SIDE = {"median_ms", "least_ms", "median_cpu_ms", "samples_per_second", "loss"}
 FAKE = """
@@ -89,7 +82,7 @@ class CpuStep(unittest.TestCase):
             model, batch = Path(folder, "gqa"), Path(folder, "mix.safetensors")
             for command in (["model", "gqa", model], ["batch", batch, "--model", model, "--frames", "2,0,3",
                                                       "--text", "5,9,4"]):
-                subprocess.run([sys.executable, str(tools / "make-tiny"), *map(str, command)], check=True)
+                tool("make-tiny", *command)
             (row,) = self.measured("--model", model, "--batch", batch, "--mode", "shallow")["rows"]
             self.assertEqual((row["batch"], row["samples"], row["frames"], row["decoder_rows"], row["padded_rows"]),
                              ("mix.safetensors", 3, 5, 23, 27))
