@@ -94,7 +94,7 @@ class Page(unittest.TestCase):
         before = self.text(".cards")
         self.browser.wait_for(f"document.querySelector('.cards').innerText !== {json.dumps(before)}")
         self.browser.evaluate("document.querySelector('#live-lines').open = true")
-        self.assertIn(MARKUP, self.text("#live-log") + self.browser.evaluate("document.body.innerText"))
+        self.browser.wait_for(f"(document.querySelector('#live-log').innerText + document.body.innerText).includes({json.dumps(MARKUP)})")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('img[src=x]').length"), 0)
         # A chart that came later can be read, too.
         self.browser.evaluate("""(() => { const area = document.querySelector('.chart .area'), box = area.getBoundingClientRect();
