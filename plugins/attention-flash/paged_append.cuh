@@ -11,11 +11,11 @@
 namespace fvlm::plugins {
 
 // The numbers at at(0), at(1) and so on.
-template <bool are_whole_pack, class T, class At>
+template <bool has_whole_packs, class T, class At>
 __device__ Pack<T, pack_size<T>> load_numbers(const T* from, const At& at) {
   constexpr int pack = pack_size<T>;
   Pack<T, pack> numbers;
-  if constexpr (are_whole_pack) {
+  if constexpr (has_whole_packs) {
     numbers.load(from + at(0));
   } else {
     T each[pack];
@@ -45,10 +45,9 @@ struct Angles {
   }
 };
 
-// A lane's numbers of a vector that the row brings: normalized and rotated. It reads those that rotate with its own
-// itself.
+// A lane's numbers of a vector of the row, normalized and rotated. It reads those that rotate with its own itself.
 template <class T, int lanes, int max_dim>
-struct Arriving {
+struct RotatedPiece {
   static constexpr int pack = pack_size<T>;
   using Numbers = Pack<T, pack>;
   const PagedAppend& a;
@@ -58,7 +57,7 @@ struct Arriving {
 
   // weight: the norm's, or NULL for ones. A value is neither normalized nor rotated.
   template <bool has_whole_packs>
-  __device__ Numbers bring(const T* vector, const T* weight, bool is_value) const {
+  __device__ Numbers load(const T* vector, const T* weight, bool is_value) const {
     const auto place = [&](int i) { return first + i; };
     const int half = a.rotary_dim / 2;
     const auto partner = [&](int i) {
@@ -104,13 +103,13 @@ struct Arriving {
 
 // The row's vectors as they are attended to: queries of a tile, the key, the value.
 template <class T, int heads, int max_dim>
-struct ArrivedRow {
+struct AppendedRow {
   alignas(16) T at[heads + 2][max_dim];
 
-  // A warp brings each vector in turn. count: of queries.
+  // A warp loads each vector in turn. count: of queries.
   template <int lanes>
-  __device__ void bring(const PagedProblem& p, const PagedAppend& a, int row, int kv_head, int first_head, int count,
-                        const Arriving<T, lanes, max_dim>& arriving) {
+  __device__ void load(const PagedProblem& p, const PagedAppend& a, int row, int kv_head, int first_head, int count,
+                       const RotatedPiece<T, lanes, max_dim>& piece) {
     const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
     for (int vector = static_cast<int>(threadIdx.x) / warp_size; vector < count + 2; vector += warps) {
       const bool is_k = vector == count, is_v = vector == count + 1;
@@ -118,9 +117,9 @@ struct ArrivedRow {
                       : is_k ? static_cast<const T*>(a.k) + row * a.k_row + kv_head * a.k_head
                              : static_cast<const T*>(p.q) + row * p.q_row + (first_head + vector) * p.q_head;
       const T* weight = static_cast<const T*>(is_v ? nullptr : is_k ? a.k_norm : a.q_norm);
-      const auto numbers = a.has_whole_packs ? arriving.template bring<true>(from, weight, is_v)
-                                             : arriving.template bring<false>(from, weight, is_v);
-      if (lane < lanes && arriving.has_piece) numbers.store(at[vector] + arriving.first);
+      const auto numbers = a.has_whole_packs ? piece.template load<true>(from, weight, is_v)
+                                             : piece.template load<false>(from, weight, is_v);
+      if (lane < lanes && piece.has_piece) numbers.store(at[vector] + piece.first);
     }
   }
 };

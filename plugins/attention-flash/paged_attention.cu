@@ -25,16 +25,16 @@ namespace {
 constexpr int max_cluster = 8;
 // How a block is laid out: warps at most, keys of a thread that are attended to at once, such batches that are on the
 // way, blocks that have to fit on a multiprocessor.
-struct Quick {
+struct Quick { // few rows: a block has one query head
   static constexpr int warps = 8, unroll = 4, batches = 2, blocks = 1;
 };
-struct Roomy {
+struct Roomy { // more rows: a block has the query heads of a key head, or some of them
   static constexpr int warps = 8, unroll = 4, batches = 1, blocks = 1;
 };
-struct Middle {
+struct Middle { // more rows, where a key head has one query head
   static constexpr int warps = 8, unroll = 4, batches = 1, blocks = 2;
 };
-struct Dense {
+struct Dense { // many such rows
   static constexpr int warps = 3, unroll = 2, batches = 1, blocks = 8;
 };
 
@@ -313,11 +313,11 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   const int row = tile.row, kv_head = tile.kv_head, first_head = tile.first_head, count = tile.count;
   const int warps = static_cast<int>(blockDim.x) / warp_size, warp = static_cast<int>(threadIdx.x) / warp_size,
             lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int length = p.lengths[row], last = appends ? length - 1 : -1;
   [[maybe_unused]] std::uint64_t first_step = 0;
   if constexpr (appends) // while the length is on its way
     if (2 * static_cast<int>(threadIdx.x) < a.rotary_dim)
       first_step = Angles<max_dim>::step_of(a, static_cast<int>(threadIdx.x));
-  const int length = p.lengths[row], last = appends ? length - 1 : -1;
   const Share share = share_of_block(p.window > 0 ? max(length - p.window, 0) : 0, length);
 
   using Own = Rows<T, lanes, heads, Size::unroll>;
@@ -339,22 +339,22 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     [[maybe_unused]] bool has_last = false; // this warp
     if constexpr (appends) {
       __shared__ Angles<max_dim> angles;
-      __shared__ ArrivedRow<T, heads, max_dim> arrived;
+      __shared__ AppendedRow<T, heads, max_dim> appended;
       const std::int64_t last_page = table[last >> p.page_shift];
       load_batches(first_key);
       angles.find(a, first_step, last);
       has_last = share.end == length && (last - share.begin) / Own::step % warps == warp;
       __syncthreads();
-      const Arriving<T, lanes, max_dim> arriving{a, angles, offset, has_piece};
+      const RotatedPiece<T, lanes, max_dim> own_piece{a, angles, offset, has_piece};
       wait_for_previous_kernel();
       start_next_kernel();
-      arrived.bring(p, a, row, kv_head, first_head, count, arriving);
+      appended.load(p, a, row, kv_head, first_head, count, own_piece);
       __syncthreads();
 #pragma unroll
-      for (int h = 0; h < heads; ++h) own.start(h, arrived.at[min(h, count - 1)] + offset, p.scale_log2, has_piece);
+      for (int h = 0; h < heads; ++h) own.start(h, appended.at[min(h, count - 1)] + offset, p.scale_log2, has_piece);
       if (has_last) {
-        new_k.load(arrived.at[count] + offset);
-        new_v.load(arrived.at[count + 1] + offset);
+        new_k.load(appended.at[count] + offset);
+        new_v.load(appended.at[count + 1] + offset);
         if (tile.head_in_group == 0 && lane < lanes && has_piece)
           write_to_page(p, last_page, kv_head, last, offset, new_k, new_v);
       }
