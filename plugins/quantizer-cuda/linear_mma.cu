@@ -51,6 +51,10 @@ __device__ inline std::uint32_t load_word(const std::uint8_t* from) {
   return word;
 }
 
+__device__ inline void load_words(const std::uint8_t* from, std::uint32_t& first, std::uint32_t& second) {
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(from));
+}
+
 __device__ inline std::uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
@@ -115,30 +119,60 @@ __device__ void multiply(std::uint32_t low, std::uint32_t high, const Tokens<Ele
   }
 }
 
-// Which columns a lane has. contiguous: 16 adjacent bytes. Otherwise, for groups narrower than the columns of four such
-// lanes, four words with those of its neighbours between them: four lanes have 32 adjacent columns at a time.
-template <int bits, bool contiguous>
+// Which columns a lane has: 16 bytes, of which `together` words are adjacent, and those of its neighbours come before
+// the next. Four lanes have a slice of adjacent columns then, which is no wider than a group.
+template <int bits, int together>
 struct LaneColumns {
-  static constexpr int width = 4 * Codes<bits>::columns; // columns of a warp at a time
+  static constexpr int word_columns = Codes<bits>::columns_of_word, slices = 4 / together;
+  static constexpr int slice_width = 4 * together * word_columns; // columns
+  static constexpr int width = slices * slice_width;              // of a warp at a time
   static __device__ int column(int t, int word) {
-    return contiguous ? t * Codes<bits>::columns + word * Codes<bits>::columns_of_word
-                      : (word * 4 + t) * Codes<bits>::columns_of_word;
+    return word / together * slice_width + (t * together + word % together) * word_columns;
   }
   // Codes from column `begin` of a row on; behind the row's end those of 0.
   static __device__ uint4 load(const std::uint8_t* row, int begin, int t, int cols) {
     constexpr int codes_of_byte = 8 / bits;
     constexpr std::uint32_t none = bits == 4 ? 0x88888888u : 0;
     uint4 words{none, none, none, none};
-    if constexpr (contiguous) {
-      const int from = begin + column(t, 0);
-      if (from < cols) words = load_codes(row + from / codes_of_byte);
-      return words;
+    const auto at = [&](int word) { return row + (begin + column(t, word)) / codes_of_byte; };
+    const auto is_there = [&](int word) { return begin + column(t, word) < cols; };
+    if constexpr (together == 4) {
+      if (is_there(0)) words = load_codes(at(0));
+    } else if constexpr (together == 2) {
+      if (is_there(0)) load_words(at(0), words.x, words.y);
+      if (is_there(2)) load_words(at(2), words.z, words.w);
     } else {
-      std::uint32_t* each[] = {&words.x, &words.y, &words.z, &words.w};
+      if (is_there(0)) words.x = load_word(at(0));
+      if (is_there(1)) words.y = load_word(at(1));
+      if (is_there(2)) words.z = load_word(at(2));
+      if (is_there(3)) words.w = load_word(at(3));
+    }
+    return words;
+  }
+};
+
+// What a lane multiplies: codes of its two output features, and of int4 the scales of their groups.
+template <int bits, int together, int in_flight>
+struct LaneWeights {
+  using Lane = LaneColumns<bits, together>;
+  uint4 low[in_flight], high[in_flight];
+  float low_scales[in_flight][Lane::slices] = {}, high_scales[in_flight][Lane::slices] = {};
+
+  __device__ void load(const PackedWeight& packed, std::int64_t low_row, std::int64_t high_row, int first, int stride) {
+    const int t = threadIdx.x % 4, cols = static_cast<int>(packed.cols);
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        if (begin + column(0, word) < cols) *each[word] = load_word(row + (begin + column(t, word)) / codes_of_byte);
-      return words;
+    for (int i = 0; i < in_flight; ++i) {
+      const int begin = first + i * stride;
+      low[i] = Lane::load(packed.codes + low_row * packed.row_bytes, begin, t, cols);
+      high[i] = Lane::load(packed.codes + high_row * packed.row_bytes, begin, t, cols);
+      if constexpr (bits == 4)
+#pragma unroll
+        for (int slice = 0; slice < Lane::slices; ++slice)
+          if (const int column = begin + slice * Lane::slice_width; column < cols) {
+            const int group = column / static_cast<int>(packed.group);
+            low_scales[i][slice] = __ldg(packed.scales + low_row * packed.groups + group);
+            high_scales[i][slice] = __ldg(packed.scales + high_row * packed.groups + group);
+          }
     }
   }
 };
@@ -156,53 +190,38 @@ __device__ void add_scaled(float (&of_group)[tiles][4], float low, float high, f
 }
 
 // The warp's share of the products, by the lane's two output features.
-template <int bits, class Element, int tiles, bool contiguous, bool norm>
+template <int bits, class Element, int tiles, int together, bool norm>
 __device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t high_row,
                             const Tokens<Element, tiles>& tokens, float (&sums)[tiles][4], float (&squares)[tiles]) {
-  using Lane = LaneColumns<bits, contiguous>;
+  using Lane = LaneColumns<bits, together>;
   constexpr int in_flight = in_flight_of(tiles);
-  const int t = threadIdx.x % 4, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const int cols = static_cast<int>(p.packed.cols), group = static_cast<int>(p.packed.group);
-  const std::uint8_t *low = p.packed.codes + low_row * p.packed.row_bytes,
-                     *high = p.packed.codes + high_row * p.packed.row_bytes;
-  const float *low_scale = p.packed.scales + low_row * p.packed.groups,
-              *high_scale = p.packed.scales + high_row * p.packed.groups;
+  const int t = threadIdx.x % 4, warp = threadIdx.x / 32, stride = static_cast<int>(blockDim.x) / 32 * Lane::width;
+  const int cols = static_cast<int>(p.packed.cols);
+  LaneWeights<bits, together, in_flight> weights;
+  weights.load(p.packed, low_row, high_row, warp * Lane::width, stride);
 #if __CUDA_ARCH__ >= 900
-  // The next kernel may be put in place while this one works; x is there once the previous one has ended. Codes are
-  // read after that too, since it may be what wrote them.
+  // The next kernel may be put in place while this one works; x is there once the previous one has ended.
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
 #endif
   float of_group[tiles][4] = {};
-  for (int first = warp * Lane::width; first < cols; first += in_flight * warps * Lane::width) {
-    uint4 low_codes[in_flight], high_codes[in_flight];
-    float low_scales[in_flight] = {}, high_scales[in_flight] = {};
+  for (int first = warp * Lane::width; first < cols;) {
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
-      const int begin = first + i * warps * Lane::width;
-      low_codes[i] = Lane::load(low, begin, t, cols);
-      high_codes[i] = Lane::load(high, begin, t, cols);
-      if (bits == 4 && contiguous && begin < cols) {
-        low_scales[i] = __ldg(low_scale + begin / group);
-        high_scales[i] = __ldg(high_scale + begin / group);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int begin = first + i * warps * Lane::width;
+      const int begin = first + i * stride;
       if (begin >= cols) break;
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const int column = begin + Lane::column(t, word);
+        const int column = begin + Lane::column(t, word), slice = word / together;
         const bool is_there = column < cols; // all lanes take part, those behind the row's end with any x
-        multiply<bits, Element, tiles, norm>(word_of(low_codes[i], word), word_of(high_codes[i], word), tokens,
+        multiply<bits, Element, tiles, norm>(word_of(weights.low[i], word), word_of(weights.high[i], word), tokens,
                                              is_there ? column : 0, is_there, bits == 4 ? of_group : sums, squares);
-        if constexpr (bits == 4 && !contiguous)
-          if (const int slice = begin + word * 32; slice < cols)
-            add_scaled(of_group, __ldg(low_scale + slice / group), __ldg(high_scale + slice / group), sums);
+        if (bits == 4 && word % together == together - 1)
+          add_scaled(of_group, weights.low_scales[i][slice], weights.high_scales[i][slice], sums);
       }
-      if constexpr (bits == 4 && contiguous) add_scaled(of_group, low_scales[i], high_scales[i], sums);
     }
+    first += in_flight * stride;
+    if (first < cols) weights.load(p.packed, low_row, high_row, first, stride);
   }
 }
 
@@ -237,7 +256,7 @@ __device__ void finish(const Problem& p, const float* sums, const float* squares
   }
 }
 
-template <int bits, class Element, int tiles, bool contiguous, bool norm>
+template <int bits, class Element, int tiles, int together, bool norm>
 __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_constant__ Problem p) {
   extern __shared__ float shared[]; // sums [warps, tiles, 4, 32], then squares [warps, tiles, tokens_of_tile]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -252,7 +271,7 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
   const std::int64_t low = first_row + lane / 4, high = p.is_gated ? p.packed.rows / 2 + low : low + 8,
                      last = p.packed.rows - 1;
   float sums[tiles][4] = {}, squares[tiles] = {};
-  sum_columns<bits, Element, tiles, contiguous, norm>(p, min(low, last), min(high, last), tokens, sums, squares);
+  sum_columns<bits, Element, tiles, together, norm>(p, min(low, last), min(high, last), tokens, sums, squares);
 #pragma unroll
   for (int i = 0; i < 4 * tiles; ++i) shared[(warp * 4 * tiles + i) * 32 + lane] = sums[i / 4][i % 4];
   float* all_squares = shared + warps * tiles * 128;
@@ -269,12 +288,12 @@ __global__ void __launch_bounds__(32 * max_warps) mma_kernel(const __grid_consta
   finish<bits, Element, tiles, norm>(p, shared, all_squares, first_row, first_token);
 }
 
-template <int bits, class Element, int tiles, bool contiguous, bool norm>
+template <int bits, class Element, int tiles, int together, bool norm>
 void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  const auto kernel = mma_kernel<bits, Element, tiles, contiguous, norm>;
+  const auto kernel = mma_kernel<bits, Element, tiles, together, norm>;
   static const bool early = is_compiled_for_hopper(kernel);
   const auto blocks = static_cast<unsigned>((problem.packed.rows + rows_of_block - 1) / rows_of_block);
-  constexpr int width = LaneColumns<bits, contiguous>::width, tokens_of_block = tiles * tokens_of_tile;
+  constexpr int width = LaneColumns<bits, together>::width, tokens_of_block = tiles * tokens_of_tile;
   const auto parts = static_cast<int>((problem.packed.cols + width - 1) / width);
   const int parts_of_warp = static_cast<int>(blocks) < 2 * multiprocessors ? 2 : in_flight_of(tiles),
             warps = std::min(max_warps, (parts + parts_of_warp - 1) / parts_of_warp);
@@ -289,18 +308,18 @@ void launch(cudaStream_t stream, const Problem& problem, int multiprocessors) {
   sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 
-template <int bits, class Element, bool contiguous, bool norm>
+template <int bits, class Element, int together, bool norm>
 void launch_tokens(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  const auto launched = problem.tokens <= 8    ? launch<bits, Element, 1, contiguous, norm>
-                        : problem.tokens <= 16 ? launch<bits, Element, 2, contiguous, norm>
-                                               : launch<bits, Element, 4, contiguous, norm>;
+  const auto launched = problem.tokens <= 8    ? launch<bits, Element, 1, together, norm>
+                        : problem.tokens <= 16 ? launch<bits, Element, 2, together, norm>
+                                               : launch<bits, Element, 4, together, norm>;
   launched(stream, problem, multiprocessors);
 }
 
-template <int bits, class Element, bool contiguous>
+template <int bits, class Element, int together>
 void launch_norm(cudaStream_t stream, const Problem& problem, int multiprocessors) {
-  (problem.norm_weight ? launch_tokens<bits, Element, contiguous, true>
-                       : launch_tokens<bits, Element, contiguous, false>)(stream, problem, multiprocessors);
+  (problem.norm_weight ? launch_tokens<bits, Element, together, true>
+                       : launch_tokens<bits, Element, together, false>)(stream, problem, multiprocessors);
 }
 
 bool at_16_bytes(const void* data, std::int64_t stride) {
@@ -327,9 +346,10 @@ void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packe
       linear.epsilon, linear.is_gated};
   const auto with = [&](auto element) {
     using Element = decltype(element);
-    const auto launched = packed.bits == 8                                  ? launch_norm<8, Element, true>
-                          : packed.group % LaneColumns<4, true>::width == 0 ? launch_norm<4, Element, true>
-                                                                            : launch_norm<4, Element, false>;
+    const auto launched = packed.bits == 8                                     ? launch_norm<8, Element, 4>
+                          : packed.group % LaneColumns<4, 4>::slice_width == 0 ? launch_norm<4, Element, 4>
+                          : packed.group % LaneColumns<4, 2>::slice_width == 0 ? launch_norm<4, Element, 2>
+                                                                               : launch_norm<4, Element, 1>;
     launched(stream, problem, multiprocessors);
   };
   dtype == sdk::bfloat16 ? with(__nv_bfloat16{}) : with(__half{});
