@@ -68,14 +68,14 @@ void describe(Problem& p, const PackedWeight& packed, const SkinnyLinear& linear
   p.epsilon = linear.epsilon, p.is_gated = linear.is_gated;
 }
 // In 16 bits, for most widths; mma_takes() also looks at addresses. Any number of tokens is right, up to max_mma_tokens
-// it pays. On Hopper the weight is read before the previous kernel has ended, so no kernel that writes it may be the
-// one before.
+// it pays. On Hopper the weight is read before the previous kernel has ended, so a kernel that writes it must not let
+// the next one start early; those that pack weights do not.
 bool mma_supports(fvlm_dtype dtype, const PackedWeight& shape);
 bool mma_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear);
 void linear_mma(cudaStream_t stream, fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear,
                 int multiprocessors);
 
-// In bfloat16 on Hopper, for large weights and at most 8 tokens. The weight is read as early.
+// In bfloat16 on Hopper, for large weights and at most 8 tokens. The weight is read as early as by linear_mma.
 bool streamed_takes(fvlm_dtype dtype, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 void linear_streamed(cudaStream_t stream, const PackedWeight& packed, const SkinnyLinear& linear, int multiprocessors);
 

@@ -119,8 +119,8 @@ __device__ void multiply(std::uint32_t low, std::uint32_t high, const Tokens<Ele
   }
 }
 
-// Which columns a lane has: 16 bytes, of which `together` words are adjacent, and those of its neighbours come before
-// the next. Four lanes have a slice of adjacent columns then, which is no wider than a group.
+// Which columns a lane has: 16 bytes of codes, in runs of `together` adjacent words. The runs of four lanes follow each
+// other and make a slice of adjacent columns, all of one group; behind it come the four lanes' next runs.
 template <int bits, int together>
 struct LaneColumns {
   static constexpr int word_columns = Codes<bits>::columns_of_word, slices = 4 / together;
@@ -199,11 +199,8 @@ __device__ void sum_columns(const Problem& p, std::int64_t low_row, std::int64_t
   const int cols = static_cast<int>(p.packed.cols);
   LaneWeights<bits, together, in_flight> weights;
   weights.load(p.packed, low_row, high_row, warp * Lane::width, stride);
-#if __CUDA_ARCH__ >= 900
-  // The next kernel may be put in place while this one works; x is there once the previous one has ended.
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
+  start_next_kernel();
+  wait_for_previous_kernel(); // x is there once it has ended
   float of_group[tiles][4] = {};
   for (int first = warp * Lane::width; first < cols;) {
 #pragma unroll
