@@ -26,7 +26,7 @@ void DraftModel::resize(int64_t pages) {
   while (!texts_.empty()) remove(texts_.begin()->first);
   graphs_.clear();
   pages_ = {}; // first, so that its memory serves the new ones
-  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, page_rows_);
+  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, page_rows_, 0);
   scheduler_.resize(pages);
 }
 

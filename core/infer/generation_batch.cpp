@@ -191,7 +191,7 @@ void GenerationBatch::reserve() {
   if (pages <= scheduler_.counts().pages) return;
   graphs_.clear();
   pages_ = {}; // first, so that its memory serves the new ones
-  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows);
+  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows, 0);
   scheduler_.resize(pages);
   if (draft_model_) draft_model_->resize(pages);
 }

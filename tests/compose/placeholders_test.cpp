@@ -127,7 +127,7 @@ at::Tensor plain_hidden(const model::Model& model, ops::Operations& ops, const a
     while (next < visual.size(0)) rows.push_back(visual[next++]);
   for (const int64_t token : tokens)
     rows.push_back(token == placeholder ? visual[next++] : model.decoder().embedding().value()[token]);
-  auto pages = model.decoder().make_kv_pages(ops, 2, std::ssize(rows));
+  auto pages = model.decoder().make_kv_pages(ops, 2, std::ssize(rows), 0);
   for (const at::Tensor& row : rows) {
     model::PassRows one(std::ssize(rows));
     one.begin_sequence(std::array<int32_t, 1>{1});

@@ -49,7 +49,7 @@ class DecoderOfWidth : public Decoder {
                 const AddedRows&) const override {
     return x;
   }
-  KvPages make_kv_pages(Operations&, int64_t, int64_t) const override { return {}; }
+  KvPages make_kv_pages(Operations&, int64_t, int64_t, int64_t) const override { return {}; }
   Tensor forward(Operations&, const Tensor& x, KvPages&, const StagedRows&) const override { return x; }
   bool can_defer_gradients(int64_t, int64_t) const override { return false; }
   double flops(double, double, bool, bool) const override { return 0; }

@@ -40,8 +40,12 @@ class Decoder {
                         const ops::SharedGradientPass& pass = {}, bool compensated = false,
                         const AddedRows& added = {}) const = 0;
 
-  // Pages of keys and values of all layers, the padding page among them.
-  virtual KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const = 0;
+  // Whether some layer carries a state from row to row. Passes then have PassRows::has_states: they read each row of a
+  // sequence once and in order, so that nothing can be taken back, and no sequence reads rows of another.
+  virtual bool carries_state() const { return false; }
+  // Pages of keys and values of all layers, the padding page among them; and where a state is carried, as many slots,
+  // the padding's among them.
+  virtual KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t slots) const = 0;
   // The same for the next rows of sequences whose earlier rows are in `pages`, where theirs are written. In every layer
   // all rows are written before any row attends, so that a row may read what another sequence writes in the same pass.
   // x may have further columns, `width` for each of the first layers, which are added to the rows behind that layer.

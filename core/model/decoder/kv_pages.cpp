@@ -44,6 +44,13 @@ bool PassRows::are_independent() const {
   return true;
 }
 
+int64_t PassRows::longest_run() const {
+  int64_t longest = 0;
+  for (size_t sequence = 0; sequence < begins.size(); ++sequence)
+    longest = std::max(longest, (sequence + 1 < begins.size() ? begins[sequence + 1] : size()) - begins[sequence]);
+  return longest;
+}
+
 namespace {
 
 // Each tensor begins at a multiple of 256 bytes, as an allocation of its own would.
@@ -78,9 +85,28 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
   append(rows.outputs, sizes.outputs), align();
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
+  if (sizes.longest_run > 0) {
+    std::vector<int32_t> bounds = rows.begins, starts;
+    bounds.resize(static_cast<size_t>(sizes.sequences + 1), static_cast<int32_t>(rows.size()));
+    for (const int32_t begin : rows.begins) starts.push_back(rows.positions.at(static_cast<size_t>(begin)) == 0);
+    align(), append(bounds, sizes.sequences + 1), align();
+    append(rows.slots, sizes.sequences), align();
+    append(starts, sizes.sequences), align();
+  }
   at::Tensor list = at::empty({std::ssize(all)}, at::TensorOptions().dtype(at::kInt).pinned_memory(device.is_cuda()));
   std::copy(all.begin(), all.end(), list.data_ptr<int32_t>());
   return list;
+}
+
+int64_t rounded_up(int64_t size, int64_t least, int64_t factor) {
+  while (least < size) least *= factor;
+  return least;
+}
+
+// Kernels for sequences of one row each are others than those for several.
+int64_t padded_run(const PassRows& rows, int64_t factor) {
+  const int64_t longest = rows.has_states ? rows.longest_run() : 0;
+  return longest > 1 ? rounded_up(longest, 16, factor) : longest;
 }
 
 } // namespace
@@ -94,23 +120,21 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
           static_cast<int64_t>(std::bit_ceil(longest)),
           rows.are_independent(),
           rows.has_axes,
-          rows.has_ranges};
+          rows.has_ranges,
+          padded_run(rows, 2)};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
-  const auto padded = [](int64_t size, int64_t least, int64_t factor) {
-    while (least < size) least *= factor;
-    return least;
-  };
   const Sizes sizes = of(rows);
-  const int64_t sequences = padded(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4);
-  return {rows.size() > 2048 ? sizes.rows : padded(rows.size(), 64, 2),
+  const int64_t sequences = rounded_up(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4);
+  return {rows.size() > 2048 ? sizes.rows : rounded_up(rows.size(), 64, 2),
           sequences,
           sequences,
-          padded(sizes.pages, 16, 2),
+          rounded_up(sizes.pages, 16, 2),
           /*independent=*/false,
           sizes.has_axes,
-          sizes.has_ranges};
+          sizes.has_ranges,
+          padded_run(rows, 4)};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)
@@ -138,6 +162,10 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   (void)next(2 * sizes_.rows);
   outputs = next(sizes_.outputs);
   page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});
+  if (sizes_.longest_run == 0) return;
+  row_bounds = next(sizes_.sequences + 1);
+  slots = next(sizes_.sequences);
+  starts = next(sizes_.sequences);
 }
 
 at::Tensor StagedRows::indices() const {

@@ -1,6 +1,9 @@
 // KvPages: the keys and values of many sequences in pages of a few rows, as the decoder reads and writes them. Which
 // page belongs to which sequence is not known here (core/infer decides): a pass is told where its rows go and which
 // pages each sequence reads, so that several sequences can read the same page.
+//
+// A recurrent layer carries a state from row to row instead. Each sequence has one slot for its states in all such
+// layers, and a pass goes on from what the last one has left there: it has to have each row once, and in order.
 #pragma once
 #include "model/part.h"
 #include "model/row_positions.h"
@@ -17,6 +20,8 @@ struct KvPages {
   // together. Of a layer without attention [pages, page_rows, width]: what later rows read of each row.
   std::vector<at::Tensor> layers;
   int64_t page_rows = 0;
+  // By layer: tensors [slots, ...] of one that carries a state, none of others. Slot 0 is the padding's.
+  std::vector<std::vector<at::Tensor>> states;
 
   // [pages, page_rows, kv_heads, head_dim]
   at::Tensor keys(size_t layer) const { return layers[layer].select(3, 0).transpose(1, 2); }
@@ -25,10 +30,16 @@ struct KvPages {
 
 // The rows of one pass, listed on the host: those of one sequence after those of another.
 struct PassRows {
-  explicit PassRows(int64_t page_rows) : page_rows(page_rows) {}
+  // `has_states`: whether the decoder carries states, so that it has to know where each sequence begins.
+  explicit PassRows(int64_t page_rows, bool has_states = false) : page_rows(page_rows), has_states(has_states) {}
 
-  // The rows appended from here on belong to a sequence with these pages, which hold its rows in order.
-  void begin_sequence(std::span<const int32_t> its_pages) { pages.emplace_back(its_pages.begin(), its_pages.end()); }
+  // The rows appended from here on belong to a sequence with these pages, which hold its rows in order, and with this
+  // slot, which has its states.
+  void begin_sequence(std::span<const int32_t> its_pages, int32_t slot = 0) {
+    pages.emplace_back(its_pages.begin(), its_pages.end());
+    slots.push_back(slot);
+    begins.push_back(static_cast<int32_t>(size()));
+  }
   // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence. `along`: by which
   // its query and key are rotated. `last`: of the last row of the sequence that it attends to, its own or one behind
   // it in this pass. `first`: of the first one that it attends to although it is outside of a window.
@@ -42,8 +53,11 @@ struct PassRows {
   // Whether each row is the only one of its sequence, is rotated by its place in it, and no sequence reads what another
   // one writes in this pass: what an attention that appends expects.
   bool are_independent() const;
+  // The most rows that one sequence has.
+  int64_t longest_run() const;
 
   int64_t page_rows;
+  bool has_states;
   std::vector<int32_t> tokens, positions, sequences; // of each row
   std::vector<int32_t> lengths;                      // of each row: how many rows of its sequence it attends to
   std::vector<int32_t> first;                        // of each row, see append()
@@ -53,6 +67,7 @@ struct PassRows {
   std::vector<int32_t> places;                       // of each row, among all rows of all pages
   std::vector<int32_t> outputs;                      // rows whose logits are wanted
   std::vector<std::vector<int32_t>> pages;           // of each sequence
+  std::vector<int32_t> slots, begins;                // of each sequence: where its states are; its first row here
 };
 
 // The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding
@@ -63,12 +78,13 @@ struct StagedRows {
     bool independent;                        // PassRows::are_independent()
     bool has_axes = false;                   // PassRows::has_axes
     bool has_ranges = false;                 // PassRows::has_ranges
+    int64_t longest_run = 0;                 // PassRows::longest_run(); 0 where there are no states
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
     // A few sizes for passes that vary a lot and are captured all the same, since a size that is new holds up all that
-    // wait: powers of two, of sequences and outputs, which cost next to nothing, powers of four; from 2,048 rows on
-    // size classes.
+    // wait: powers of two; of sequences, outputs and the longest run, which cost next to nothing, powers of four; from
+    // 2,048 rows on size classes.
     static Sizes coarse(const PassRows& rows);
   };
   // One copy to the device.
@@ -87,6 +103,13 @@ struct StagedRows {
   at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
   bool has_ranges() const { return sizes_.has_ranges; }
+
+  // Where PassRows::has_states, for layers that carry a state; undefined elsewhere. Sequence s has the rows from
+  // row_bounds[s] to row_bounds[s + 1]. Those that are padding have none; rows that are padding have no sequence.
+  at::Tensor row_bounds; // int32 [sequences + 1]
+  at::Tensor slots;      // int32 [sequences]; of padding 0
+  at::Tensor starts;     // int32 [sequences]: 1 where the first of these rows is the sequence's, whose state is zeros
+  int64_t longest_run() const { return sizes_.longest_run; } // no sequence has more rows; 1: of a row each
 
  private:
   Sizes sizes_;

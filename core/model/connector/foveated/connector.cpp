@@ -213,7 +213,7 @@ VisualTokens FoveatedConnector::encode_autoregressively(Tape& tape, Operations& 
   }
   const Videos videos = videos_of(own.videos);
   KvPages kv_pages = parts_.decoder.make_kv_pages(ops, 1 + std::ssize(videos) * pages_of(own.videos.max_length),
-                                                  autoregressive_page_rows);
+                                                  autoregressive_page_rows, 1 + std::ssize(videos));
   for (int64_t index = 0; index < own.videos.max_length; ++index)
     decode_frames_autoregressive(ops, cache, sources, videos, index, kv_pages, seen, request.outputs);
   return seen;
@@ -251,7 +251,7 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
                                                      EncodeOutputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
   std::vector<int64_t> frames, encoded, next, has_next;
-  PassRows rows(kv_pages.page_rows);
+  PassRows rows(kv_pages.page_rows, parts_.decoder.carries_state());
   for (size_t i = 0; i < videos.size(); ++i) {
     const int64_t frame = videos[i].begin + index;
     if (frame >= videos[i].end) continue;
@@ -261,7 +261,8 @@ void FoveatedConnector::decode_frames_autoregressive(Operations& ops, const Visu
     }
     frames.push_back(frame);
     encoded.push_back(sources[static_cast<size_t>(frame)]);
-    rows.begin_sequence(pages_of_video(kv_pages, static_cast<int64_t>(i), std::ssize(videos), index));
+    rows.begin_sequence(pages_of_video(kv_pages, static_cast<int64_t>(i), std::ssize(videos), index),
+                        static_cast<int32_t>(1 + i));
     rows.append(0, index);
   }
   if (frames.empty()) return;

@@ -291,8 +291,8 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   return normed(tape, ops, stream, norm_);
 }
 
-KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const {
-  KvPages made{{}, page_rows};
+KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t /*slots*/) const {
+  KvPages made{{}, page_rows, {}};
   for (const Layer& layer : layers_) {
     if (layer.convolves())
       made.layers.push_back(at::zeros({pages, page_rows, width()}, ops.tensor_options()));

@@ -18,7 +18,7 @@ class Llama : public Decoder {
   double token_scale() const override { return config_.token_scale(); }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const override;
-  KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows) const override;
+  KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t slots) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const override;
   bool can_defer_gradients(int64_t rows, int64_t element) const override;
   double flops(double rows, double pairs, bool trains, bool inputs) const override;
