@@ -66,6 +66,7 @@ void Scheduler::give_back(Sequence& sequence) {
   // not be shared.
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
+  if (sequence.slot > 0) free_slots_.push_back(std::exchange(sequence.slot, 0));
   sequence.computed = sequence.published = 0;
   sequence.drafts.clear();
   std::vector<int64_t>& rows = sequence.prompt.rows;
@@ -120,7 +121,7 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
                         std::min(sequence.unscored(), count)});
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
-  pass.rows.begin_sequence(sequence.pages);
+  pass.rows.begin_sequence(sequence.pages, sequence.slot);
   int64_t last = -1; // row that the one before attends to, and the next one as well where that is behind it
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
@@ -147,6 +148,7 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
 
 // The pages that so many rows fill.
 void Scheduler::publish(Sequence& sequence, int64_t known) {
+  if (has_states()) return;
   for (; (sequence.published + 1) * limits_.page_rows <= known; ++sequence.published) {
     const std::string& key = key_of(sequence, sequence.published);
     if (!key.empty()) pool_.publish(sequence.pages[static_cast<size_t>(sequence.published)], key);
@@ -154,13 +156,14 @@ void Scheduler::publish(Sequence& sequence, int64_t known) {
 }
 
 // Lets the first prompt that waits run, if the pages that its rows need are there, and one more for each sequence that
-// runs, so that it is not preempted at once.
+// runs, so that it is not preempted at once; and a slot where it has states.
 bool Scheduler::admit() {
   Sequence& sequence = waiting_.front();
-  if (pages_of(sequence.prompt.max_rows) > pool_.total()) return false;
+  if (pages_of(sequence.prompt.max_rows) > pool_.total() || (has_states() && free_slots_.empty())) return false;
   const int64_t length = std::ssize(sequence.prompt.rows);
+  const bool may_share = sequence.prompt.scored_rows == 0 && !has_states();
   // Its last row is computed in any case.
-  for (int64_t page = 0; sequence.prompt.scored_rows == 0 && (page + 1) * limits_.page_rows < length; ++page) {
+  for (int64_t page = 0; may_share && (page + 1) * limits_.page_rows < length; ++page) {
     const std::string& key = key_of(sequence, page);
     const auto found = key.empty() ? std::nullopt : pool_.find(key);
     if (!found) break;
@@ -174,6 +177,10 @@ bool Scheduler::admit() {
   }
   sequence.computed = shared * limits_.page_rows;
   sequence.published = shared;
+  if (has_states()) {
+    sequence.slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
   if (!sequence.shared) shared_rows_ += sequence.shared.emplace(sequence.computed);
   running_.push_back(std::move(sequence));
   waiting_.pop_front();
@@ -182,7 +189,7 @@ bool Scheduler::admit() {
 
 Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes) {
   const auto may_take = [&](const Sequence& sequence) { return !takes || takes(sequence.prompt.number); };
-  Pass pass{{}, model::PassRows(limits_.page_rows)};
+  Pass pass{{}, model::PassRows(limits_.page_rows, has_states())};
   const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
   const auto rows_of = [&](const Sequence& sequence) {
@@ -296,13 +303,16 @@ int64_t Scheduler::wanted_pages() const {
   return pages;
 }
 
-void Scheduler::resize(int64_t pages) {
+void Scheduler::resize(int64_t pages, int64_t slots) {
   if (is_running()) throw Error(ErrorKind::internal, "pages are in use");
   pool_ = PagePool(pages);
+  slots_ = slots;
+  free_slots_.clear();
+  for (int64_t slot = slots; slot > 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 
 SchedulerCounts Scheduler::counts() const {
-  return {pool_.total(), pool_.free(), pool_.cached(), shared_rows_, preemptions_};
+  return {pool_.total(), pool_.free(), pool_.cached(), shared_rows_, preemptions_, slots_, std::ssize(free_slots_)};
 }
 
 std::vector<int32_t> Scheduler::pages_in_use() const {

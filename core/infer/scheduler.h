@@ -15,6 +15,10 @@
 // The scheduler of a draft model, which makes such drafts, appends them to its own sequences as tentative rows. What
 // was decided replaces them: as far as it is the same, their keys and values stay. Pages with tentative rows are not
 // shared.
+//
+// Where the decoder carries states, each sequence that runs has a slot for its own, until it ends or gives its pages
+// back. No page says what a state was, so that nothing is shared, and a state does not go back, so that there are no
+// drafts: passes have each row of a sequence once and in order, from row 0 on whenever it begins to run.
 #pragma once
 #include "infer/page_pool.h"
 #include "model/decoder/kv_pages.h"
@@ -40,6 +44,7 @@ struct SchedulerCounts {
   int64_t pages = 0, free_pages = 0, cached_pages = 0; // the others are in use
   int64_t shared_rows = 0;                             // of prompts, that were in pages already, since the beginning
   int64_t preemptions = 0;                             // since the beginning
+  int64_t slots = 0, free_slots = 0;                   // for states; 0 where none are carried
 };
 
 class Scheduler {
@@ -82,7 +87,7 @@ class Scheduler {
   // part of it; a prompt that waits and may not holds up those behind it. Empty: all may.
   Pass next(const std::function<bool(int64_t number)>& takes = {});
   // The sequences that run and have one row that no pass has read, and drafts for one of them. No other sequence loses
-  // a page to a draft.
+  // a page to a draft. None may have any where states are carried.
   std::vector<int64_t> decoding() const;
   void draft(int64_t number, std::vector<int64_t> tokens);
   // The token that the pass continued a sequence with. Further ones, of its drafts that were right, may follow.
@@ -105,8 +110,10 @@ class Scheduler {
   // Of the first prompt that waits, alone; of all that wait, together.
   int64_t needed_pages() const;
   int64_t wanted_pages() const;
-  // New pages, without content. Nothing may run.
-  void resize(int64_t pages);
+  int64_t wanted_slots() const { return std::ssize(waiting_); }
+  // New pages, without content, and new slots: the sequences that may run at once where states are carried; 0: none
+  // are. Nothing may run.
+  void resize(int64_t pages, int64_t slots = 0);
 
   SchedulerCounts counts() const;
   const PagePool& pool() const { return pool_; }
@@ -117,6 +124,7 @@ class Scheduler {
   struct Sequence {
     Prompt prompt;                 // with its answer so far
     std::vector<int32_t> pages;    // that hold its rows
+    int32_t slot = 0;              // of its states, while it runs and where it has any
     std::vector<std::string> keys; // of its full pages, as far as they were asked for
     int64_t computed = 0;          // rows that passes have read
     std::vector<int64_t> drafts;   // for the next pass
@@ -129,6 +137,7 @@ class Scheduler {
   };
   using Running = std::list<Sequence>;
 
+  bool has_states() const { return slots_ > 0; }
   int64_t pages_of(int64_t rows) const { return (rows + limits_.page_rows - 1) / limits_.page_rows; }
   // Empty for a page whose content has no key.
   const std::string& key_of(Sequence& sequence, int64_t page) const;
@@ -145,6 +154,8 @@ class Scheduler {
 
   SchedulerLimits limits_;
   PagePool pool_;
+  int64_t slots_ = 0; // numbers 1 to this one; slot 0 is for padding
+  std::vector<int32_t> free_slots_;
   Running running_;              // by number, and all before those that wait
   std::deque<Sequence> waiting_; // by number
   int64_t shared_rows_ = 0, preemptions_ = 0;
