@@ -116,7 +116,8 @@ const std::vector<ChatSession::Command>& ChatSession::commands() {
 ChatSession::ChatSession(AnsweringModel& model, const ChatSettings& settings, const std::atomic<bool>& interrupted,
                          bool is_terminal)
     : model_(model), settings_(settings), interrupted_(interrupted), is_terminal_(is_terminal),
-      service_(model.generator, model.tokenizer, model.prompts, {.draft_tokens = settings.draft_tokens}) {}
+      service_(model.generator, model.tokenizer, model.prompts,
+               {.sequences = 1, .draft_tokens = settings.draft_tokens}) {}
 
 void ChatSession::say(const std::string& text) const {
   if (is_terminal_) fmt::print("{}\n", styled(text, Style::dim));

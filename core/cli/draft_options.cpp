@@ -29,6 +29,21 @@ std::string shown_token(const std::optional<std::string>& token) {
   return token ? fmt::format("'{}'", strip_control_characters(*token)) : "no token";
 }
 
+void require_same_tokens(const std::filesystem::path& model, const std::filesystem::path& draft) {
+  const auto ours = tokenizer_of(model), theirs = tokenizer_of(draft);
+  if (ours.has_value() != theirs.has_value())
+    throw Error(ErrorKind::data, "only one of the model and its draft model has a tokenizer.json, so that their tokens "
+                                 "cannot be compared")
+        .at((ours ? draft : model).string())
+        .advise("copy the tokenizer.json of its decoder there, if it was trained with the same one");
+  if (ours)
+    if (const auto different = different_token(*ours, *theirs, std::max(ours->size(), theirs->size())))
+      throw Error(ErrorKind::data, "the draft model has another tokenizer: {} in the model that it drafts for",
+                  *different)
+          .at(draft.string())
+          .advise("draft by a smaller model of the same family");
+}
+
 } // namespace
 
 std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model) {
@@ -64,22 +79,12 @@ std::optional<std::string> different_token(const Tokenizer& ours, const Tokenize
 }
 
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator) {
-  const auto named = parsed.value("draft");
-  if (!named) return;
-  const std::filesystem::path draft = resolve_model(*named);
-  const auto ours = tokenizer_of(model), theirs = tokenizer_of(draft);
-  if (ours.has_value() != theirs.has_value())
-    throw Error(ErrorKind::data, "only one of the model and its draft model has a tokenizer.json, so that their tokens "
-                                 "cannot be compared")
-        .at((ours ? draft : model).string())
-        .advise("copy the tokenizer.json of its decoder there, if it was trained with the same one");
-  if (ours)
-    if (const auto different = different_token(*ours, *theirs, std::max(ours->size(), theirs->size())))
-      throw Error(ErrorKind::data, "the draft model has another tokenizer: {} in the model that it drafts for",
-                  *different)
-          .at(draft.string())
-          .advise("draft by a smaller model of the same family");
-  generator.use_draft_model(draft, execution_of(parsed));
+  if (const auto named = parsed.value("draft")) {
+    const std::filesystem::path draft = resolve_model(*named);
+    require_same_tokens(model, draft);
+    generator.use_draft_model(draft, execution_of(parsed));
+  }
+  generator.check_drafts(draft_tokens_of(parsed));
 }
 
 } // namespace fvlm::cli

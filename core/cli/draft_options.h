@@ -18,7 +18,8 @@ int64_t draft_tokens_of(const ParsedOptions& parsed);
 // The tokenizer of a model directory, or nothing where it has none.
 std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model);
 
-// Loads the model of --draft, if there is one. Throws Error(data) unless its tokenizer is that of `model`.
+// Loads the model of --draft, if there is one. Throws Error(data) unless its tokenizer is that of `model`, and
+// Error(usage) for drafts that the models cannot take back.
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator);
 
 // Of the first `ids` tokens the first that is another one: "id 7 is 'a' there and 'b'", theirs first. Nothing: none is.

@@ -43,6 +43,8 @@ Options serve_options() {
       .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
+      .value("sequences", "N",
+             "answers at once of a model that carries states from row to row, for which memory is taken; default 64")
       .value("prefill-rows", "N",
              "rows of prompts in one step, so that long prompts do not stall answers; default 2048, and 8192 while no "
              "answer waits; on a CPU 256")
@@ -90,6 +92,7 @@ int serve_model(Arguments arguments) {
   serve::ServiceLimits limits;
   limits.requests = parsed->integer_or("queue", limits.requests, 1);
   limits.cache_rows = parsed->integer_or("cache-rows", limits.cache_rows, 1);
+  limits.sequences = parsed->integer_or("sequences", limits.sequences, 1);
   limits.prefill_rows = parsed->integer_or("prefill-rows", limits.prefill_rows, 1);
   limits.draft_tokens = draft_tokens_of(*parsed);
   limits.max_tokens = parsed->integer_or("max-tokens", limits.max_tokens, 1);

@@ -1,5 +1,6 @@
 #include "infer/draft_model.h"
 
+#include "base/error.h"
 #include "ops/torch_threads.h"
 
 #include <algorithm>
@@ -16,6 +17,24 @@ bool only_continues(const Scheduler::Pass& pass) {
 }
 
 } // namespace
+
+void require_models_for_drafts(const model::Model& model, const model::Model* draft) {
+  const auto type = [](const model::Model& of) { return of.config().decoder.model_type; };
+  if (model.decoder().carries_state())
+    throw Error(
+        ErrorKind::usage,
+        "speculation does not go with a decoder '{}': its layers carry states from row to row, from which drafts "
+        "that are wrong cannot be taken back",
+        type(model))
+        .advise("leave out --speculate and --draft");
+  if (draft && draft->decoder().carries_state())
+    throw Error(
+        ErrorKind::usage,
+        "a decoder '{}' cannot draft: its layers carry states from row to row, from which drafts that are wrong "
+        "cannot be taken back",
+        type(*draft))
+        .advise("name another draft model, or leave out --draft and let --speculate N find drafts in the text");
+}
 
 DraftModel::DraftModel(const model::Model& model, model::Operations& ops, const SchedulerLimits& limits,
                        int64_t vocabulary)

@@ -15,6 +15,10 @@
 
 namespace fvlm::infer {
 
+// Throws Error(usage) where the model cannot check drafts, or the other one, if there is any, cannot make them, since
+// its decoder carries states.
+void require_models_for_drafts(const model::Model& model, const model::Model* draft);
+
 class DraftModel {
  public:
   // Proposes tokens below `vocabulary` alone. The model and the operations outlive it.

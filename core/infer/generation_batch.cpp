@@ -119,6 +119,7 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
       parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)),
       graphs_(model, ops) {
+  if (options.draft_tokens > 0) require_models_for_drafts(model, options.draft_model);
   if (options.draft_model && options.draft_tokens > 0)
     draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),
                                                 model.config().decoder.vocab_size);
@@ -182,17 +183,23 @@ std::optional<SchedulerCounts> GenerationBatch::draft_model_counts() const {
   return draft_model_ ? std::optional(draft_model_->counts()) : std::nullopt;
 }
 
-// Pages for the prompts that wait, while no other prompt's rows are in them.
+// Pages, and slots where states are carried, for the prompts that wait, while no other prompt's rows are in them.
 void GenerationBatch::reserve() {
   if (scheduler_.is_running() || !scheduler_.is_waiting()) return;
   const auto pages_of = [&](int64_t rows) { return (rows + options_.page_rows - 1) / options_.page_rows; };
+  const SchedulerCounts present = scheduler_.counts();
   const int64_t wanted = std::max(scheduler_.wanted_pages(), pages_of(options_.reserved_rows)),
-                pages = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows)));
-  if (pages <= scheduler_.counts().pages) return;
+                needed = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows))),
+                sequences = std::max(scheduler_.wanted_slots(), options_.reserved_sequences),
+                pages = std::max(needed, present.pages),
+                slots = model_.decoder().carries_state()
+                            ? std::max(std::min(sequences, options_.max_sequences), present.slots)
+                            : 0;
+  if (pages == present.pages && slots == present.slots) return;
   graphs_.clear();
   pages_ = {}; // first, so that its memory serves the new ones
-  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows, 0);
-  scheduler_.resize(pages);
+  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows, slots + 1);
+  scheduler_.resize(pages, slots);
   if (draft_model_) draft_model_->resize(pages);
 }
 

@@ -74,6 +74,10 @@ struct BatchOptions {
   // that wait at the first step, and for no fewer than `reserved_rows`.
   int64_t cache_rows = 8192;
   int64_t reserved_rows = 0;
+  // Answers that are generated at once where the decoder carries states: each has room for its own, as much for a long
+  // text as for a short one. Memory is taken as for rows, and for no fewer answers than `reserved_sequences`.
+  int64_t max_sequences = 64;
+  int64_t reserved_sequences = 0;
   int64_t page_rows = 16; // the smaller, the more is shared between prompts that begin alike
   // Rows of prompts in one pass; 0: 256 on a CPU, on a GPU 2048, or 8192 where no answer waits for its next token.
   int64_t prefill_rows = 0;
@@ -87,7 +91,8 @@ struct BatchOptions {
 
 class GenerationBatch {
  public:
-  // An answer ends after any of `end_tokens`. The model and the operations outlive the batch.
+  // An answer ends after any of `end_tokens`. The model and the operations outlive the batch. Throws Error(usage) where
+  // there are to be drafts and require_models_for_drafts() does.
   GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
                   const BatchOptions& options = {});
 
@@ -106,6 +111,7 @@ class GenerationBatch {
   std::vector<GeneratedAnswer> finish();
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
+  int64_t cache_bytes() const { return pages_.bytes(); } // of keys, values and states
   // Of the draft model's pages. Nothing where there is none.
   std::optional<SchedulerCounts> draft_model_counts() const;
   struct DraftCounts {

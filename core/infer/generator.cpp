@@ -85,6 +85,10 @@ void Generator::use_draft_model(const std::filesystem::path& model, const Execut
   draft_model_ = load_model(model, execution.answering_arena());
 }
 
+void Generator::check_drafts(int64_t draft_tokens) const {
+  if (draft_tokens > 0) require_models_for_drafts(*model_, draft_model_.get());
+}
+
 int64_t Generator::require_room(const Sample& sample) const {
   if (has_frames(sample)) require_readable(sample.frames, model_->frame_reader(sample.frames));
   const int64_t rows = model_->prompt_rows(sample), frames = frames_of(sample), tokens = tokens_of_prompt(sample),

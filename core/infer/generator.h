@@ -42,7 +42,11 @@ class Generator {
   // have to mean the same. Throws Error for a directory that is no model.
   void use_draft_model(const std::filesystem::path& model, const model::Execution& execution);
 
+  // Throws Error(usage) where there are to be drafts and the models cannot take them back.
+  void check_drafts(int64_t draft_tokens) const;
+
   const model::ModelConfig& config() const { return model_->config(); }
+  bool carries_state() const { return model_->decoder().carries_state(); }
   // The only text of a sample is its prompt. Throws Error(data) for an empty prompt, placeholders that are not those of
   // the frames, and where frames and prompt leave no position of the decoder's. Returns the rows that they take.
   int64_t require_room(const model::Sample& sample) const;

@@ -38,8 +38,10 @@ AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& token
       prepare();
     } catch (const std::exception& error) {
       if (!ops::is_out_of_memory(error)) throw;
-      throw Error(ErrorKind::device, "memory ran out with a cache of {} rows of keys and values", limits.cache_rows)
-          .advise("a smaller --cache-rows takes less");
+      const bool has_states = generator.carries_state();
+      throw Error(ErrorKind::device, "memory ran out with a cache of {} rows of keys and values{}", limits.cache_rows,
+                  has_states ? fmt::format(" and the states of {} answers", limits.sequences) : "")
+          .advise("a smaller --cache-rows{} takes less", has_states ? " or --sequences" : "");
     }
   thread_ = start_thread([this] { work(); });
 }
@@ -87,6 +89,7 @@ AnswerService::CpuSeconds AnswerService::cpu_seconds() {
 void AnswerService::begin_batch() {
   infer::BatchOptions options;
   options.cache_rows = options.reserved_rows = limits_.cache_rows;
+  options.max_sequences = options.reserved_sequences = limits_.sequences;
   options.prefill_rows = limits_.prefill_rows;
   options.draft_tokens = limits_.draft_tokens;
   batch_.emplace(generator_.make_batch(options));
@@ -253,6 +256,7 @@ void AnswerService::count_batch(int64_t steps) {
   counts_.reading = batch_->reading_times();
   counts_.decoding = batch_->decoding_times();
   counts_.cache = batch_->counts();
+  counts_.cache_bytes = batch_->cache_bytes();
   counts_.drafts = batch_->draft_counts();
 }
 

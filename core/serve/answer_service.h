@@ -17,11 +17,12 @@
 namespace fvlm::serve {
 
 struct ServiceLimits {
-  int64_t requests = 256;                                // that wait or are answered; further ones are turned away
-  int64_t cache_rows = infer::BatchOptions().cache_rows; // of keys and values, for all answers together
-  int64_t prefill_rows = 0;                              // see infer::BatchOptions
-  int64_t draft_tokens = 0;                              // the same
-  int64_t max_tokens = 512;                              // of an answer whose request sets none
+  int64_t requests = 256;                                  // that wait or are answered; further ones are turned away
+  int64_t cache_rows = infer::BatchOptions().cache_rows;   // of keys and values, for all answers together
+  int64_t sequences = infer::BatchOptions().max_sequences; // answers at once where the decoder carries states
+  int64_t prefill_rows = 0;                                // see infer::BatchOptions
+  int64_t draft_tokens = 0;                                // the same
+  int64_t max_tokens = 512;                                // of an answer whose request sets none
 };
 
 // Threads that decode images and tokenize texts, and as many that parse requests: a half of the cores, at most 8.
@@ -32,6 +33,7 @@ struct ServiceCounts {
   int64_t answered = 0, failed = 0, abandoned = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0, steps = 0;
   infer::SchedulerCounts cache;
+  int64_t cache_bytes = 0;
   infer::GenerationBatch::DraftCounts drafts;
   // What the model's thread does: waits for prompts, encodes their frames, and steps.
   double waiting_seconds = 0, encoding_seconds = 0;

@@ -346,6 +346,10 @@ std::string ApiServer::metrics() const {
   add("cache_pages", "gauge", "Pages of the cache of keys and values.", counts.cache.pages);
   add("cache_pages_free", "gauge", "Pages that hold nothing.", counts.cache.free_pages);
   add("cache_pages_cached", "gauge", "Pages of ended answers that prompts can share.", counts.cache.cached_pages);
+  add("cache_bytes", "gauge", "Memory of these pages and of the slots for states.", counts.cache_bytes);
+  add("state_slots", "gauge", "Answers that have room for their states at once; 0: the model has none.",
+      counts.cache.slots);
+  add("state_slots_free", "gauge", "Slots of no answer.", counts.cache.free_slots);
   add("cache_shared_tokens_total", "counter", "Rows of prompts that were found in pages.", counts.cache.shared_rows);
   add("preemptions_total", "counter", "Times that an answer gave its pages to an older one.", counts.cache.preemptions);
   add("draft_tokens_total", "counter", "Tokens that speculation proposed.", counts.drafts.proposed);

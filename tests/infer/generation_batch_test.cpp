@@ -1,13 +1,11 @@
 // Answers of a batch: those of the prompts one by one, whatever joins and leaves, and however little room there is.
-#include "../model/tiny.h"
-#include "../train/fake_runtime.h"
 #include "base/error.h"
+#include "batches.h"
+#include "carrying_decoder.h"
 #include "grammar/json_schema.h"
-#include "infer/generation_batch.h"
 
 #include <ATen/ops/log.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/stack.h>
 
 #include <gmock/gmock.h>
 #include <map>
@@ -15,87 +13,10 @@
 #include <set>
 
 namespace fvlm::infer {
-
-using namespace model;
-
 namespace {
 
-// Prompts of many lengths: texts alone, and behind or around visual rows. Answers of many lengths.
-std::vector<Prompt> mixed_prompts(int64_t count, uint64_t seed) {
-  Dice dice(seed);
-  std::vector<Prompt> prompts;
-  for (int64_t i = 0; i < count; ++i) {
-    Prompt& prompt = prompts.emplace_back();
-    const int64_t visual = i % 3 == 0 ? 0 : dice.upto(1, 9);
-    for (int64_t token = dice.upto(1, 40); token > 0; --token) prompt.tokens.push_back(dice.upto(0, 52));
-    if (visual > 0) prompt.visual = ops::random({visual, 24}, seed + static_cast<uint64_t>(i));
-    if (i % 3 == 2) prompt.tokens.insert(prompt.tokens.begin() + 1, static_cast<size_t>(visual), visual_placeholder);
-    prompt.max_tokens = dice.upto(1, 30);
-  }
-  return prompts;
-}
-
-std::vector<std::vector<int64_t>> tokens_of(const std::vector<GeneratedAnswer>& answers) {
-  std::vector<std::vector<int64_t>> all;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    EXPECT_EQ(answers[i].number, static_cast<int64_t>(i));
-    all.push_back(answers[i].tokens);
-  }
-  return all;
-}
-
-std::vector<std::vector<int64_t>> one_by_one(Tiny& tiny, const std::vector<Prompt>& prompts,
-                                             const std::vector<int64_t>& ends) {
-  std::vector<std::vector<int64_t>> all;
-  for (const Prompt& prompt : prompts) {
-    GenerationBatch batch(tiny.model, *tiny.operations, ends);
-    batch.add(prompt);
-    all.push_back(tokens_of(batch.finish()).at(0));
-  }
-  return all;
-}
-
-std::vector<std::vector<int64_t>> together(Tiny& tiny, const std::vector<Prompt>& prompts,
-                                           const std::vector<int64_t>& ends, int64_t cache_rows) {
-  GenerationBatch batch(tiny.model, *tiny.operations, ends, {.cache_rows = cache_rows});
-  for (const Prompt& prompt : prompts) batch.add(prompt);
-  return tokens_of(batch.finish());
-}
-
-// A pass over a whole text, without a cache: the logits of the next token.
-at::Tensor logits_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
-  std::vector<at::Tensor> rows;
-  int64_t visual = 0;
-  const auto embedding = tiny.model.decoder().embedding().value();
-  if (prompt.visual.defined() && placeholders_of(prompt.tokens) == 0)
-    while (visual < prompt.visual.size(0)) rows.push_back(prompt.visual[visual++]);
-  for (const auto& tokens : {prompt.tokens, answer})
-    for (const int64_t token : tokens)
-      rows.push_back(token == visual_placeholder ? prompt.visual[visual++] : embedding[token]);
-  const int64_t length = std::ssize(rows);
-  std::vector<int64_t> lengths{length};
-  ops::Tape none(ops::Tape::Mode::forward_only);
-  const Value hidden =
-      tiny.model.decoder().forward(none, *tiny.operations, Value(at::stack(rows).to(embedding.scalar_type())),
-                                   segments_of(lengths, 1, length, length, at::kCPU));
-  const Value last(hidden.data.narrow(0, length - 1, 1));
-  return tiny.model.decoder().logits(none, *tiny.operations, last).data[0];
-}
-
 TEST(GenerationBatch, EveryTokenIsTheLikeliestOfAPlainPass) {
-  Tiny tiny;
-  const auto prompts = mixed_prompts(6, 5);
-  const auto answers = together(tiny, prompts, {}, BatchOptions().cache_rows);
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    ASSERT_EQ(std::ssize(answers[i]), prompts[i].max_tokens);
-    for (size_t count = 0; count < answers[i].size(); ++count)
-      EXPECT_EQ(answers[i][count],
-                logits_of_a_plain_pass(tiny, prompts[i],
-                                       {answers[i].begin(), answers[i].begin() + static_cast<std::ptrdiff_t>(count)})
-                    .argmax()
-                    .item<int64_t>())
-          << "prompt " << i << ", token " << count;
-  }
+  expect_likeliest_tokens(tiny_config());
 }
 
 TEST(GenerationBatch, AnswersAreThoseOfOneByOneHoweverManyFit) {
@@ -255,51 +176,12 @@ TEST(GenerationBatch, DrawsDependOnSeedAndAnswerAlone) {
   EXPECT_THROW(batch.add(prompts[3]), Error);
 }
 
-// Prompts that begin alike arrive while others are answered or cancelled, in pages and passes of any size.
-void expect_answers_in_any_pages(const ModelConfig& config) {
-  Tiny tiny(config, at::kFloat);
-  SchedulerCounts all;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    Dice dice(seed);
-    auto prompts = mixed_prompts(3, seed);
-    for (Prompt& prompt : prompts) prompt.max_tokens = dice.upto(1, 12);
-    if (prompts[1].visual.defined()) prompts[1].visual_keys = {"one picture"};
-    for (int64_t i = 0; i < 3; ++i) { // the same beginning, and another end
-      Prompt prompt = prompts[static_cast<size_t>(dice.upto(0, 2))];
-      prompt.tokens.push_back(dice.upto(0, 52));
-      prompts.push_back(prompt);
-    }
-    const auto expected = one_by_one(tiny, prompts, {});
-    const BatchOptions options{.cache_rows = dice.upto(1, 100),
-                               .page_rows = dice.upto(1, 16),
-                               .prefill_rows = dice.upto(1, 40),
-                               .draft_tokens = dice.upto(0, 1) * 4};
-    std::optional<train::FakeRuntime> device; // where passes are launched ahead
-    if (seed % 2 == 0) device.emplace();
-    GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
-    const int64_t cancelled = dice.upto(0, 5);
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      batch.add(prompts[i]);
-      for (int64_t steps = dice.upto(0, 6); steps > 0; --steps) batch.step();
-    }
-    batch.cancel(cancelled);
-    for (const GeneratedAnswer& answer : batch.finish())
-      EXPECT_EQ(answer.tokens, expected[static_cast<size_t>(answer.number)])
-          << "prompt " << answer.number << ", schedule " << seed;
-    const SchedulerCounts counts = batch.counts();
-    EXPECT_EQ(counts.free_pages + counts.cached_pages, counts.pages);
-    all.shared_rows += counts.shared_rows, all.preemptions += counts.preemptions;
-  }
-  EXPECT_GT(all.shared_rows, 300);
-  EXPECT_GT(all.preemptions, 0);
-}
-
 TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
-  expect_answers_in_any_pages(tiny_config());
+  EXPECT_GT(expect_answers_in_any_pages(tiny_config()).shared_rows, 300);
 }
 
 TEST(GenerationBatch, AnswersOfConvolutionsDoNotDependOnPagesPassesAndSharedPrefixes) {
-  expect_answers_in_any_pages(convolving_config());
+  EXPECT_GT(expect_answers_in_any_pages(convolving_config()).shared_rows, 300);
 }
 
 TEST(GenerationBatch, TheNextTurnSharesTheRowsOfTheLastOne) {
@@ -373,8 +255,8 @@ TEST(GenerationBatch, LogprobsAreThoseOfAPlainPass) {
 }
 
 // In any number of passes, beside prompts that are not scored, and where their pages are taken by others.
-TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
-  Tiny tiny(tiny_config(), at::kFloat);
+void expect_scores_of_plain_passes(const ModelConfig& config, int64_t draft_tokens) {
+  Tiny tiny(config, at::kFloat);
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Dice dice(seed);
@@ -391,7 +273,7 @@ TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
                           {.cache_rows = dice.upto(1, 100),
                            .page_rows = dice.upto(1, 16),
                            .prefill_rows = dice.upto(1, 40),
-                           .draft_tokens = dice.upto(0, 1) * 4});
+                           .draft_tokens = dice.upto(0, 1) * draft_tokens});
     for (size_t i = 0; i < prompts.size(); ++i) {
       Prompt prompt = prompts[i];
       if (i % 3 == 0)
@@ -420,6 +302,14 @@ TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
     }
   }
   EXPECT_GT(preemptions, 0);
+}
+
+TEST(GenerationBatch, ScoresOfAPromptAreThoseOfPlainPasses) {
+  expect_scores_of_plain_passes(tiny_config(), 4);
+}
+
+TEST(GenerationBatch, ScoresOfAPromptWithStatesAreThoseOfPlainPasses) {
+  expect_scores_of_plain_passes(carrying_config(), 0);
 }
 
 // Beside the likeliest tokens of plain passes that may follow.

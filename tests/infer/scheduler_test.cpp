@@ -3,6 +3,7 @@
 #include "model/pack.h"
 
 #include <gtest/gtest.h>
+
 #include <map>
 
 namespace fvlm::infer {

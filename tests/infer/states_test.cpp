@@ -1,12 +1,17 @@
-// Decoders that carry a state from row to row: what a pass says of its sequences.
-#include "model/decoder/kv_pages.h"
+// Decoders that carry a state from row to row: what a pass says of its sequences, and answers and frames that depend on
+// states.
+#include "base/error.h"
+#include "batches.h"
+#include "carrying_decoder.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/concat.h>
 
 #include <gmock/gmock.h>
 
 namespace fvlm::infer {
 
-using namespace model;
-using testing::ElementsAre;
+using testing::ElementsAre, testing::HasSubstr;
 
 namespace {
 
@@ -67,6 +72,88 @@ TEST(StagedStates, AreNotThereForDecodersWithoutThem) {
   auto sizes = StagedRows::Sizes::of(with);
   sizes.longest_run = 0;
   EXPECT_EQ(sizes, StagedRows::Sizes::of(without)) << "nothing else differs";
+}
+
+TEST(States, EveryTokenIsTheLikeliestOfAPlainPass) {
+  expect_likeliest_tokens(carrying_config());
+}
+
+// With fewer slots than prompts, in several passes of a prompt, and again from row 0 where others needed the pages.
+TEST(States, AnswersDoNotDependOnPagesPassesAndSlots) {
+  EXPECT_EQ(expect_answers_in_any_pages(carrying_config()).shared_rows, 0);
+}
+
+TEST(States, AreMadeForThePromptsThatWaitAndNoMoreThanAllowed) {
+  Tiny tiny(carrying_config(), at::kFloat);
+  const auto prompts = mixed_prompts(5, 7);
+  const auto expected = one_by_one(tiny, prompts, {});
+  const auto answer = [&](const BatchOptions& options, size_t count) {
+    GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
+    for (size_t i = 0; i < count; ++i) batch.add(prompts[i]);
+    EXPECT_EQ(tokens_of(batch.finish()), std::vector(expected.begin(), expected.begin() + static_cast<int64_t>(count)));
+    return std::pair(batch.counts().slots, batch.cache_bytes());
+  };
+  EXPECT_EQ(answer({}, 1).first, 1);
+  EXPECT_EQ(answer({}, 5).first, 5);
+  EXPECT_EQ(answer({.max_sequences = 2}, 5).first, 2);
+  const auto few = answer({.reserved_rows = 512, .max_sequences = 2}, 5),
+             many = answer({.reserved_rows = 512, .reserved_sequences = 9}, 5);
+  EXPECT_EQ(many.first, 9);
+  EXPECT_EQ(many.second - few.second, 7 * 24 * 4) << "a row of 24 numbers for each";
+}
+
+TEST(States, GrowWhereMorePromptsWaitThanBefore) {
+  Tiny tiny(carrying_config(), at::kFloat);
+  const auto prompts = mixed_prompts(4, 2);
+  const auto expected = one_by_one(tiny, prompts, {});
+  GenerationBatch batch(tiny.model, *tiny.operations, {}, {.reserved_rows = 512});
+  batch.add(prompts[0]);
+  EXPECT_EQ(batch.finish().at(0).tokens, expected[0]);
+  const SchedulerCounts before = batch.counts();
+  for (size_t i = 1; i < 4; ++i) batch.add(prompts[i]);
+  for (const GeneratedAnswer& answer : batch.finish())
+    EXPECT_EQ(answer.tokens, expected[static_cast<size_t>(answer.number)]);
+  EXPECT_EQ(before.slots, 1);
+  EXPECT_EQ(batch.counts().slots, 3);
+  EXPECT_EQ(batch.counts().pages, before.pages);
+}
+
+TEST(States, GoWithNoDrafts) {
+  Tiny carrying(carrying_config(), at::kFloat), plain(tiny_config(), at::kFloat);
+  const auto refusal = [](Tiny& tiny, const BatchOptions& options) -> std::string {
+    try {
+      const GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.text();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(carrying, {.draft_tokens = 3}),
+              testing::AllOf(HasSubstr("speculation does not go with a decoder 'carrying'"), HasSubstr("--speculate")));
+  EXPECT_THAT(refusal(carrying, {.draft_tokens = 3, .draft_model = &plain.model}),
+              HasSubstr("speculation does not go"));
+  EXPECT_THAT(refusal(plain, {.draft_tokens = 3, .draft_model = &carrying.model}),
+              HasSubstr("a decoder 'carrying' cannot draft"));
+  EXPECT_EQ(refusal(carrying, {}), "");
+  EXPECT_EQ(refusal(plain, {.draft_tokens = 3, .draft_model = &plain.model}), "");
+}
+
+// The decoder reads the frames of several videos, one of each in a pass, to make the queries of the next ones.
+TEST(States, OfVideosThatAreReadTogetherAreThoseOfEachAlone) {
+  Tiny tiny(carrying_config());
+  Dice dice(4);
+  std::vector<Sample> samples;
+  for (const int64_t frames : {3, 1, 4}) samples.push_back(random_sample(dice, frames, 2));
+  const auto tokens_of_frames = [&](const std::vector<Sample>& read) {
+    ops::Tape none(ops::Tape::Mode::forward_only);
+    return tiny.model.encode(none, *tiny.operations, tiny.pack(read), "autoregressive").tokens.data;
+  };
+  std::vector<at::Tensor> alone;
+  for (const Sample& sample : samples) alone.push_back(tokens_of_frames({sample}));
+  const at::Tensor together = tokens_of_frames(samples), expected = at::concat(alone);
+  ASSERT_EQ(together.sizes(), expected.sizes());
+  EXPECT_TRUE(at::allclose(together, expected, 1e-9, 1e-9)) << (together - expected).abs().max().item<double>();
 }
 
 } // namespace

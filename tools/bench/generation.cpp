@@ -185,6 +185,7 @@ GenerationReport::Side time_answers(const GenerationRequest& request, const mode
   infer::BatchOptions options;
   if (draft_model) options.draft_model = draft_model, options.draft_tokens = request.draft_tokens;
   options.cache_rows = options.reserved_rows = count * (request.prompt + request.answer + options.page_rows);
+  options.max_sequences = options.reserved_sequences = count;
   infer::GenerationBatch batch(model, ops, {}, options);
   GenerationReport::Side side;
   constexpr int64_t warm_up = 2; // plugins are selected in the first one, graphs captured in the second

@@ -195,6 +195,7 @@ OfflineAnswers answer_offline(infer::Generator& generator, const serve::PromptWr
     infer::BatchOptions options;
     const int64_t pages = (longest + load.prompts.answer) / options.page_rows + 3; // with one in reserve for each
     options.cache_rows = options.reserved_rows = clients * pages * options.page_rows;
+    options.max_sequences = options.reserved_sequences = clients;
     offline.cache_rows = std::max(offline.cache_rows, options.cache_rows);
     infer::GenerationBatch batch = generator.make_batch(options);
     double encoding = 0;

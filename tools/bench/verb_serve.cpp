@@ -114,6 +114,7 @@ std::vector<std::string> server_options(const ParsedOptions& parsed, const Serve
     for (const std::string& value : parsed.values(name)) add(name, value);
   if (parsed.flag("bundled-only")) words.emplace_back("--bundled-only");
   add("cache-rows", fmt::format("{}", parsed.integer_or("cache-rows", cache_rows)));
+  add("sequences", fmt::format("{}", clients));
   add("queue", fmt::format("{}", std::max<int64_t>(256, 4 * clients)));
   add("max-tokens", parsed.value_or("answer", "128"));
   return words;

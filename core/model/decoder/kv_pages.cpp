@@ -14,6 +14,14 @@
 
 namespace fvlm::model {
 
+int64_t KvPages::bytes() const {
+  size_t bytes = 0;
+  for (const at::Tensor& layer : layers) bytes += layer.nbytes();
+  for (const auto& layer : states)
+    for (const at::Tensor& state : layer) bytes += state.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
 void PassRows::append(int64_t token, int64_t position, const RowPosition& along, int64_t last, int64_t first_row) {
   const auto page = static_cast<size_t>(position / page_rows);
   if (page >= pages.back().size())

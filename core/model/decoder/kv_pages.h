@@ -26,6 +26,7 @@ struct KvPages {
   // [pages, page_rows, kv_heads, head_dim]
   at::Tensor keys(size_t layer) const { return layers[layer].select(3, 0).transpose(1, 2); }
   at::Tensor values(size_t layer) const { return layers[layer].select(3, 1).transpose(1, 2); }
+  int64_t bytes() const; // of all
 };
 
 // The rows of one pass, listed on the host: those of one sequence after those of another.
