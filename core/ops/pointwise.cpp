@@ -10,6 +10,10 @@
 
 namespace fvlm::ops {
 
+at::Tensor widened(const at::Tensor& x) {
+  return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
 Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compensation) {
   at::Tensor sum;
   if (const auto type = x.data.scalar_type(); compensation && x.data.element_size() == 2) {
@@ -89,8 +93,7 @@ Value scale_columns(Tape& tape, const Value& x, int64_t columns, const at::Tenso
 }
 
 Value softcap(Tape& tape, const Value& x, double cap) {
-  const auto type = x.data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor part = (x.data.to(type) / cap).tanh_();
+  const at::Tensor part = (widened(x.data) / cap).tanh_();
   Value y(part * cap, tape.records(x));
   if (!y.requires_grad()) return y;
   tape.push([part, type = x.data.scalar_type(), in = x.gradient, out = y.gradient] {

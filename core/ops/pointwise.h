@@ -4,6 +4,9 @@
 
 namespace fvlm::ops {
 
+// x in float32, or in float64 where it is that.
+at::Tensor widened(const at::Tensor& x);
+
 // x + residual. compensation: see Operations::rmsnorm.
 Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compensation = nullptr);
 

@@ -1,7 +1,7 @@
 // Operations of decoders other than Llama: norms of heads and without weights, scaled and reversed rotary embedding,
 // bounded logits, rows that are added to others between layers.
 #include "bench.h"
-#include "ops/gated_convolution.h"
+#include "ops/short_convolution.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 

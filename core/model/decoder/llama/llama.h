@@ -2,7 +2,7 @@
 // which the family's members differ.
 #pragma once
 #include "model/decoder/decoder.h"
-#include "ops/gated_convolution.h"
+#include "ops/short_convolution.h"
 
 namespace fvlm::model {
 

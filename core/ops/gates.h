@@ -1,0 +1,22 @@
+// Rows that are multiplied by a gate, as in Qwen3.5. They are ATen's and need no plugin.
+#pragma once
+#include "ops/parameter.h"
+#include "ops/tape.h"
+
+namespace fvlm::ops {
+
+// Of rows that begin with a query and a gate of each head by turns: the rows without the gates, and the gates.
+struct QueriesAndGates {
+  Value rows, gates; // gates: [rows, heads * head_dim]
+};
+QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t head_dim);
+
+// x * sigmoid(gates)
+Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates);
+
+// RMSNorm of each head of x, times silu of the gates, which are columns of `gates` from `column` on. weight:
+// [head_dim].
+Value rmsnorm_gated_by_silu(Tape& tape, const Value& x, const Weight& weight, double epsilon, const Value& gates,
+                            int64_t column);
+
+} // namespace fvlm::ops

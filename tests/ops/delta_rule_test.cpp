@@ -1,0 +1,158 @@
+// What layers without attention are made of: the gated delta rule against its definition row by row, its gradients, and
+// passes that go on where others ended; the convolution before it; gates.
+#include "bench.h"
+#include "ops/gated_delta_rule.h"
+#include "ops/gates.h"
+#include "ops/short_convolution.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+using namespace fvlm;
+using namespace fvlm::ops;
+using at::Tensor;
+
+namespace {
+
+constexpr int64_t key_heads = 2, value_heads = 4, key_dim = 3, value_dim = 5;
+constexpr int64_t row_width = 2 * key_heads * key_dim + value_heads * value_dim;
+
+DeltaRule rule_of(Bench& b) {
+  return {key_heads,
+          value_heads,
+          key_dim,
+          value_dim,
+          Weight(b.parameter("log_decay", {value_heads})),
+          Weight(b.parameter("step_bias", {value_heads}))};
+}
+
+Tensor bounds_of(std::vector<int> bounds) {
+  return at::tensor(bounds, at::kInt);
+}
+
+// One head of rows [begin, end) by the definition.
+Tensor by_definition(const Tensor& rows, const Tensor& gates, const DeltaRule& rule, int64_t head) {
+  const int64_t of_key = head / (value_heads / key_heads);
+  const auto unit = [](const Tensor& x) { return x * (x.square().sum() + 1e-6).rsqrt(); };
+  Tensor state = at::zeros({key_dim, value_dim}, rows.options());
+  std::vector<Tensor> out;
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    const Tensor q = unit(rows[row].narrow(0, of_key * key_dim, key_dim)) / std::sqrt(static_cast<double>(key_dim)),
+                 k = unit(rows[row].narrow(0, (key_heads + of_key) * key_dim, key_dim)),
+                 v = rows[row].narrow(0, 2 * key_heads * key_dim + head * value_dim, value_dim);
+    const Tensor rate = gates[row][head].sigmoid(),
+                 decay = -rule.log_decay.value()[head].exp() *
+                         at::softplus(gates[row][value_heads + head] + rule.step_bias.value()[head]);
+    state = state * decay.exp();
+    state = state + at::outer(k, rate * (v - state.t().mv(k)));
+    out.push_back(state.t().mv(q));
+  }
+  return at::stack(out);
+}
+
+} // namespace
+
+TEST(DeltaRule, IsItsDefinitionInEachSegment) {
+  Bench b;
+  const std::vector<int> bounds{0, 1, 71, 71, 204}; // a row, less and more than two chunks, none; 2 rows of no segment
+  const Value rows = b.input({206, row_width}), gates = b.input({206, 2 * value_heads});
+  const DeltaRule rule = rule_of(b);
+  Tape none(Tape::Mode::forward_only);
+  const Tensor y = gated_delta_rule(none, rows, gates, rule, RowChunks(bounds_of(bounds), 206, 133)).data;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    const int64_t begin = bounds[i], count = bounds[i + 1] - begin;
+    for (int64_t head = 0; head < value_heads && count > 0; ++head)
+      expect_close(y.narrow(0, begin, count).narrow(1, head * value_dim, value_dim),
+                   by_definition(rows.data.narrow(0, begin, count), gates.data.narrow(0, begin, count), rule, head),
+                   1e-10, fmt::format("head {} from row {}", head, begin));
+  }
+  EXPECT_EQ(y.narrow(0, 204, 2).abs().max().item<double>(), 0);
+}
+
+TEST(DeltaRule, HasItsGradients) {
+  Bench b;
+  const Value rows = b.input({9, row_width}), gates = b.input({9, 2 * value_heads});
+  const DeltaRule rule = rule_of(b);
+  for (const auto& [bounds, longest] : {std::pair<std::vector<int>, int>{{0, 1, 2, 3}, 1}, // chunks of 1, 8 and 16 rows
+                                        {{0, 3, 3, 8}, 5},
+                                        {{0, 9}, 9}}) {
+    const RowChunks chunks(bounds_of(bounds), 9, longest);
+    b.expect_true_gradients([&](Tape& tape) { return std::vector{gated_delta_rule(tape, rows, gates, rule, chunks)}; });
+  }
+}
+
+TEST(DeltaRule, HasItsGradientsOverSeveralChunks) {
+  Bench b;
+  const Value rows = b.input({70, row_width}), gates = b.input({70, 2 * value_heads});
+  const DeltaRule rule = rule_of(b);
+  const RowChunks chunks(bounds_of({0, 2, 70}), 70, 68);
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{gated_delta_rule(tape, rows, gates, rule, chunks)}; });
+}
+
+// Two sequences, a few rows of each at a time; slots of states as generation has them.
+TEST(DeltaRule, GoesOnWhereAPassEnded) {
+  Bench b;
+  const Value rows = b.input({90, row_width}), gates = b.input({90, 2 * value_heads});
+  const DeltaRule rule = rule_of(b);
+  Tape none(Tape::Mode::forward_only);
+  const std::vector<int64_t> begins{0, 80};
+  const Tensor expected = gated_delta_rule(none, rows, gates, rule, RowChunks(bounds_of({0, 80, 90}), 90, 80)).data;
+  Tensor states = at::zeros({2, value_heads, key_dim, value_dim}, rows.data.options());
+  std::vector<int64_t> done{0, 0};
+  for (const auto& [first, second] : {std::pair<int, int>{1, 0}, {1, 1}, {70, 3}, {0, 1}, {1, 1}, {7, 4}}) {
+    std::vector<int64_t> taken;
+    for (int64_t i = 0; i < first; ++i) taken.push_back(begins[0] + done[0] + i);
+    for (int64_t i = 0; i < second; ++i) taken.push_back(begins[1] + done[1] + i);
+    const Tensor index = at::tensor(taken, at::kLong);
+    const RowChunks chunks(bounds_of({0, first, first + second}), first + second, std::max(first, second));
+    const Tensor y = continue_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule,
+                                         chunks, states);
+    expect_close(y, expected.index_select(0, index), 1e-10, fmt::format("{} and {} rows", first, second));
+    done[0] += first, done[1] += second;
+  }
+}
+
+TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
+  Bench b;
+  const Value x = b.input({11, 7});
+  const ConvolutionTaps taps{Weight(b.parameter("taps", {5, 1, 4})), Weight(b.parameter("bias", {5}))};
+  const Tensor within = rows_within_segments(bounds_of({0, 7, 11}), 11, 3, x.data.options());
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{silu_convolution(tape, x, 5, taps, within)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor expected = silu_convolution(none, x, 5, taps, within).data;
+  Tensor carried = at::zeros({2, 3, 5}, x.data.options());
+  std::vector<int64_t> done{0, 7};
+  for (const auto& [first, second] : {std::pair<int, int>{1, 2}, {2, 0}, {1, 1}, {3, 1}}) {
+    std::vector<int64_t> taken;
+    for (int64_t i = 0; i < first; ++i) taken.push_back(done[0]++);
+    for (int64_t i = 0; i < second; ++i) taken.push_back(done[1]++);
+    std::vector<int> sequences(static_cast<size_t>(first), 0);
+    sequences.resize(static_cast<size_t>(first + second), 1);
+    const CarriedRows places(bounds_of({0, first, first + second}), at::tensor(sequences, at::kInt), 3);
+    const Tensor index = at::tensor(taken, at::kLong);
+    const Tensor y =
+        continue_silu_convolution(x.data.index_select(0, index).narrow(1, 0, 5), taps, places, carried);
+    expect_close(y, expected.index_select(0, index), 1e-12, fmt::format("{} and {} rows", first, second));
+  }
+}
+
+TEST(DeltaRule, GatesHaveTheirGradients) {
+  Bench b;
+  const Value x = b.input({4, 16}), y = b.input({4, 6}), gates = b.input({4, 8});
+  const Weight weight(b.parameter("weight", {3}));
+  b.expect_true_gradients([&](Tape& tape) {
+    const QueriesAndGates parts = split_gates(tape, x, 2, 3);
+    return std::vector{gated_by_sigmoid(tape, y, parts.gates), parts.rows,
+                       rmsnorm_gated_by_silu(tape, y, weight, 0.1, gates, 1)};
+  });
+  Tape none(Tape::Mode::forward_only);
+  const QueriesAndGates parts = split_gates(none, x, 2, 3);
+  expect_close(parts.gates.data.narrow(1, 3, 3), x.data.narrow(1, 9, 3), 0, "the gate of the second head");
+  expect_close(parts.rows.data.narrow(1, 3, 7), at::concat({x.data.narrow(1, 6, 3), x.data.narrow(1, 12, 4)}, 1), 0,
+               "its query, and what is behind all of them");
+}
