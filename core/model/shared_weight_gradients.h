@@ -12,12 +12,16 @@ namespace fvlm::model {
 inline bool can_defer_gradients(const DecoderConfig& decoder, int64_t rows, int64_t element) {
   constexpr int64_t little = 64 << 20, float32 = 4;
   const int64_t width = decoder.hidden_size, mlp = decoder.intermediate_size, dim = decoder.head_dim;
-  const int64_t queries = decoder.num_attention_heads * dim, heads = queries + 2 * decoder.num_key_value_heads * dim;
+  const int64_t queries = decoder.num_attention_heads * dim,
+                heads = decoder.query_rows() + 2 * decoder.num_key_value_heads * dim;
   const int64_t up = decoder.gated_mlp ? 2 * mlp : mlp; // columns of the MLP's first product
-  const int64_t convolving = decoder.convolutions(), attending = decoder.num_hidden_layers - convolving;
-  const int64_t columns = attending * heads + convolving * 3 * width + decoder.num_hidden_layers * (up + 2 * width);
-  const int64_t weights =
-      width * (attending * (heads + queries) + convolving * 4 * width + decoder.num_hidden_layers * (up + mlp));
+  const int64_t convolving = decoder.convolutions(), ruled = decoder.delta_rules(),
+                attending = decoder.num_hidden_layers - convolving - ruled;
+  const int64_t delta = decoder.delta_rows() + decoder.delta_values() + 2 * decoder.delta_value_heads;
+  const int64_t columns = attending * heads + convolving * 3 * width + ruled * delta +
+                          decoder.num_hidden_layers * (up + 2 * width);
+  const int64_t weights = width * (attending * (heads + queries) + convolving * 4 * width +
+                                   ruled * (delta + decoder.delta_values()) + decoder.num_hidden_layers * (up + mlp));
   return columns * rows * element <= std::max(little, weights * float32);
 }
 

@@ -45,9 +45,9 @@ void require_plain_attention(const ModelDescription& description) {
                   "ranks share the attention to all rows",
                   decoder.sliding_window)
           .advise("train it without --context-parallel");
-    if (decoder.convolutions() > 0)
+    if (decoder.convolutions() + decoder.delta_rules() > 0)
       throw Error(ErrorKind::usage,
-                  "--context-parallel: layers of the decoder have a convolution, which reads rows that "
+                  "--context-parallel: layers of the decoder have a convolution or a delta rule, which reads rows that "
                   "another rank has")
           .advise("train it without --context-parallel");
   }

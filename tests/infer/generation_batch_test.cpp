@@ -184,6 +184,10 @@ TEST(GenerationBatch, AnswersOfConvolutionsDoNotDependOnPagesPassesAndSharedPref
   EXPECT_GT(expect_answers_in_any_pages(convolving_config()).shared_rows, 300);
 }
 
+TEST(GenerationBatch, AnswersOfDeltaRulesDoNotDependOnPagesAndPasses) {
+  EXPECT_EQ(expect_answers_in_any_pages(recurrent_config()).shared_rows, 0);
+}
+
 TEST(GenerationBatch, TheNextTurnSharesTheRowsOfTheLastOne) {
   Tiny tiny(tiny_config(), at::kFloat);
   Prompt first = mixed_prompts(2, 12)[1];

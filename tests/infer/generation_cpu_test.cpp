@@ -15,6 +15,10 @@ TEST_P(GenerationOnCpu, LogitsOfConvolutionsAreThoseOfOneAtATimeWithinRounding) 
   expect_logits_of_one_at_a_time(at::kCPU, GetParam(), convolving_decoder_config());
 }
 
+TEST_P(GenerationOnCpu, LogitsOfDeltaRulesAreThoseOfOneAtATimeWithinRounding) {
+  expect_logits_of_one_at_a_time(at::kCPU, GetParam(), recurrent_decoder_config());
+}
+
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnCpu, testing::Values(1, 7, 30));
 
 } // namespace

@@ -37,6 +37,10 @@ TEST_P(GenerationOnGpu, LogitsOfConvolutionsAreThoseOfOneAtATimeWithinRounding) 
   expect_logits_of_one_at_a_time(gpu_device, GetParam(), convolving_decoder_config());
 }
 
+TEST_P(GenerationOnGpu, LogitsOfDeltaRulesAreThoseOfOneAtATimeWithinRounding) {
+  expect_logits_of_one_at_a_time(gpu_device, GetParam(), recurrent_decoder_config());
+}
+
 // Where logits are not asked for, the device computes a pass before the host knows the tokens of the last one.
 TEST_P(GenerationOnGpu, AnswersAreTheSameWhereTheHostIsAPassBehind) {
   const c10::InferenceMode without_autograd;
@@ -106,6 +110,10 @@ TEST_P(GenerationOnGpu, CapturedPassesReadPromptsAsEagerOnesDo) {
 
 TEST_P(GenerationOnGpu, CapturedConvolutionsReadPromptsAsEagerOnesDo) {
   expect_captured_to_be_eager(convolving_decoder_config(), GetParam());
+}
+
+TEST_P(GenerationOnGpu, CapturedDeltaRulesReadPromptsAsEagerOnesDo) {
+  expect_captured_to_be_eager(recurrent_decoder_config(), GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnGpu, testing::Values(1, 7, 24, 70));

@@ -45,6 +45,15 @@ inline ModelConfig convolving_decoder_config() {
   return config;
 }
 
+// Its norms have factors of about 1, as those of the other decoders here, and change small rows little: otherwise they
+// would enlarge rounding.
+inline ModelConfig recurrent_decoder_config() {
+  ModelConfig config = recurrent_config(decoder_config());
+  config.decoder.unit_offset = false;
+  config.decoder.rms_norm_eps = 0.1;
+  return config;
+}
+
 // The weights of `tiny`, in bf16 and with the bundled plugins.
 struct Rounded {
   Rounded(Tiny& tiny, at::Device device)

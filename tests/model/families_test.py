@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
                           Gemma2Config, GemmaConfig, Gemma3TextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
-                          Qwen2VLTextModel, Qwen3Config, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
+                          Qwen2VLTextModel, Qwen3Config, Qwen3_5TextConfig, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaMLP
@@ -31,6 +31,9 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 MINISTRAL = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}  # queries are scaled from the 16th position on
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
+QWEN3_5 = {"head_dim": 16, "rms_norm_eps": 1e-3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
+           "linear_value_head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                                                           "mrope_section": [2, 2, 2], "mrope_interleaved": True}}
 MODELS = {
     "llama-default": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}),
     "llama-linear": (LlamaConfig, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}}),
@@ -83,6 +86,12 @@ MODELS = {
                                  "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),
     "lfm2-attention": (Lfm2Config, {"block_auto_adjust_ff_dim": False}),
     "lfm2-one-tap": (Lfm2Config, {"full_attn_idxs": [1], "conv_L_cache": 1}),
+    "qwen3_5": (Qwen3_5TextConfig, QWEN3_5 | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+    "qwen3_5-biases": (Qwen3_5TextConfig, QWEN3_5 | {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
+                                                     "linear_num_key_heads": 4, "linear_conv_kernel_dim": 2}),
+    "qwen3_5": (Qwen3_5TextConfig, QWEN3_5 | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+    "qwen3_5-biases": (Qwen3_5TextConfig, QWEN3_5 | {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
+                                                     "linear_num_key_heads": 4, "linear_conv_kernel_dim": 2}),
     "nanochat": (NanoChatConfig, {}),
     "nanochat-biases": (NanoChatConfig, {"attention_bias": True, "final_logit_softcapping": 2.0, "num_key_value_heads": 4}),
     "nanochat-unbounded": (NanoChatConfig, {"final_logit_softcapping": None}),
@@ -125,9 +134,12 @@ def draw(model):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("norm.weight"):
-            parameter.data = 0.2 * noise + (0 if "Gemma" in type(model).__name__ else 1)
-        elif name.endswith("bias"):
+            has_offset = "Gemma" in type(model).__name__ or ("Qwen3_5" in type(model).__name__ and "linear_attn" not in name)
+            parameter.data = 0.2 * noise + (0 if has_offset else 1)
+        elif name.endswith(("bias", "A_log")):
             parameter.data = 0.3 * noise
+        elif name.endswith("conv1d.weight"):
+            parameter.data = 0.6 * noise
         else:
             parameter.data = noise if "embed_tokens" in name else noise * (1.3 / parameter.shape[1] ** 0.5)
 
@@ -216,7 +228,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("granite", "gemma2", "gemma3", "qwen3", "lfm2-biases", "nanochat-biases"):
+        for name in ("granite", "gemma2", "gemma3", "qwen3", "qwen3_5", "lfm2-biases", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()
@@ -289,7 +301,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "lfm2"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "qwen3_5", "lfm2"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

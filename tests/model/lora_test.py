@@ -14,7 +14,7 @@ from with_transformers import engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import Dinov2Config, Dinov2Model, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Dinov2Config, Dinov2Model, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 try:
     import peft
@@ -167,6 +167,17 @@ class Lora(unittest.TestCase):
         for name, parameter in loaded.named_parameters():
             if "lora_" in name:
                 self.assertTrue(torch.equal(parameter, dict(wrapped_before)[name]), name)
+
+    def test_a_qwen3_5(self):
+        torch.manual_seed(5)
+        decoder = Qwen3_5ForCausalLM(Qwen3_5TextConfig(
+            **TEXT | {"full_attention_interval": 2, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                      "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+                      "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}})).eval()
+        self.assertEqual(decoder.config.layer_types, ["linear_attention", "full_attention"] * (TEXT["num_hidden_layers"] // 2))
+        pairs = TEXT["num_hidden_layers"] // 2  # of layers
+        self.check_decoder("qwen3_5", decoder, ["q_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "down_proj"], 7 * pairs,
+                           "model.norm")
 
     def test_an_lfm2(self):
         torch.manual_seed(4)

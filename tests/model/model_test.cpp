@@ -124,6 +124,7 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder = convolving_config().decoder;
                  decoder.conv_bias = true;
                }},
+        Family{"qwen3_5", [](DecoderConfig& decoder) { decoder = recurrent_config().decoder; }},
         Family{"nanochat", [](DecoderConfig& decoder) {
                  decoder.norm_weights = decoder.gated_mlp = decoder.tie_word_embeddings = false;
                  decoder.qk_norm = decoder.embedding_norm = decoder.rope_reversed = true;

@@ -49,6 +49,22 @@ inline ModelConfig convolving_config(ModelConfig config = tiny_config()) {
   return config;
 }
 
+// A decoder of one layer with a gated delta rule, and one with attention.
+inline ModelConfig recurrent_config(ModelConfig config = tiny_config()) {
+  DecoderConfig& decoder = config.decoder;
+  decoder.model_type = "qwen3_5_text";
+  for (int64_t i = 0; i < decoder.num_hidden_layers; ++i) decoder.delta_layers.push_back(i % 2 == 0);
+  decoder.conv_taps = 4;
+  decoder.delta_key_heads = 2;
+  decoder.delta_value_heads = 4;
+  decoder.delta_key_dim = 8;
+  decoder.delta_value_dim = 12;
+  decoder.rms_norm_eps = 1e-3;
+  decoder.partial_rotary_factor = 4 / static_cast<double>(decoder.head_dim);
+  decoder.qk_norm = decoder.unit_offset = decoder.gated_attention = true;
+  return config;
+}
+
 // A later write to a gradient that was reported as complete throws (ops::Parameter::is_complete).
 class CompletenessCheck : public ops::GradientMarks {
  public:

@@ -51,6 +51,8 @@ at::Tensor filled(const TensorInfo& info, const Initializer& fill, at::Generator
     return tensor.normal_(0, fill.value, generator);
   case Initializer::Kind::uniform:
     return tensor.uniform_(-fill.value, fill.value, generator);
+  case Initializer::Kind::log_uniform:
+    return tensor.uniform_(0.01, fill.value, generator).log_();
   }
   return tensor;
 }

@@ -4,6 +4,7 @@
 #include "base/random.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm {
 namespace {
@@ -20,6 +21,9 @@ void initialize_piece(std::span<float> out, const Initializer& fill, const Rando
       break;
     case Initializer::Kind::uniform:
       out[i] = static_cast<float>(fill.value * (2 * stream.uniform(first + i) - 1));
+      break;
+    case Initializer::Kind::log_uniform:
+      out[i] = static_cast<float>(std::log(0.01 + (fill.value - 0.01) * stream.uniform(first + i)));
       break;
     }
 }

@@ -11,9 +11,11 @@ namespace fvlm {
 
 // How a fresh tensor is filled.
 struct Initializer {
-  enum class Kind { constant, normal, uniform };
+  enum class Kind { constant, normal, uniform, log_uniform };
   Kind kind = Kind::constant;
-  double value = 0; // constant: the value; normal: standard deviation about 0; uniform: within -value .. value
+  // constant: the value; normal: standard deviation about 0; uniform: within -value .. value; log_uniform: the
+  // logarithm of a number within 0.01 .. value
+  double value = 0;
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);

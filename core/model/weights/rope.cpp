@@ -23,16 +23,20 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
                                                              {"yarn", Type::yarn},
                                                              {"dynamic", Type::none}}};
 constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved",
-                     *beta_key = "llama_4_scaling_beta";
+                     *beta_key = "llama_4_scaling_beta", *partial_key = "partial_rotary_factor";
 constexpr const char *full_key = "full_attention", *sliding_key = "sliding_attention",
                      *local_theta_key = "rope_local_base_freq";
 constexpr double max_theta = 1e12, max_factor = 1e6;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
 void require_full_rotation(ConfigReader& config) {
-  if (config.has("partial_rotary_factor"))
-    config.refuse_unless(config.number("partial_rotary_factor", 1, 0, 1) == 1, "partial_rotary_factor",
-                         "all features of a head are rotated");
+  if (config.has(partial_key))
+    config.refuse_unless(config.number(partial_key, 1, 0, 1) == 1, partial_key, "all features of a head are rotated");
+}
+
+void read_partial_rotation(ConfigReader& config, double& factor) {
+  if (factor == 1) return require_full_rotation(config);
+  if (config.has(partial_key)) factor = config.number(partial_key, std::nullopt, 0, 1);
 }
 
 // The key's number; the default where it is missing, null or 0, as transformers takes it.
@@ -137,7 +141,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
   Rope rope = defaults;
   const bool has_mrope = !defaults.mrope_section.empty();
   if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
-  require_full_rotation(config);
+  read_partial_rotation(config, rope.partial_rotary_factor);
   // `rope_scaling` wins, as in transformers.
   const nlohmann::json* scaling = config.object("rope_scaling");
   const nlohmann::json* parameters = config.object("rope_parameters");
@@ -158,7 +162,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
                         rope.mrope_interleaved ? "the axes of this model take turns"
                                                : "this model has one axis behind the other");
   if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
-  require_full_rotation(inner);
+  read_partial_rotation(inner, rope.partial_rotary_factor);
   rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
   for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
   return rope;
@@ -200,6 +204,7 @@ Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, c
 
 void write_rope(nlohmann::json& config, const Rope& rope) {
   config["rope_theta"] = rope.theta;
+  if (rope.partial_rotary_factor != 1) config[partial_key] = rope.partial_rotary_factor;
   const RopeScaling& scaling = rope.scaling;
   if (scaling.type == Type::none && rope.mrope_section.empty()) return;
   nlohmann::json& out = config["rope_scaling"];
@@ -223,12 +228,12 @@ void write_rope(nlohmann::json& config, const Rope& rope) {
   if (scaling.llama_4_scaling_beta) out[beta_key] = *scaling.llama_4_scaling_beta;
 }
 
-std::vector<double> rope_frequencies(const Rope& rope, int64_t head_dim) {
+std::vector<double> rope_frequencies(const Rope& rope, int64_t rotary_dim) {
   std::vector<double> frequencies;
   const auto [low, high] =
-      rope.scaling.type == Type::yarn ? yarn_range(rope, head_dim) : std::pair<double, double>(0, 1);
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
-    const double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      rope.scaling.type == Type::yarn ? yarn_range(rope, rotary_dim) : std::pair<double, double>(0, 1);
+  for (int64_t i = 0; i < rotary_dim / 2; ++i) {
+    const double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim));
     switch (rope.scaling.type) {
     case Type::none:
       frequencies.push_back(frequency);

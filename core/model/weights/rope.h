@@ -34,11 +34,12 @@ struct Rope {
   RopeScaling scaling;
   std::vector<int64_t> mrope_section = {}; // see DecoderConfig
   bool mrope_interleaved = false;
+  double partial_rotary_factor = 1;
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
 // wrong or not supported is noted in the reader. `defaults`: the family's, whose rows have positions on three axes
-// where there is a section.
+// where there is a section, and whose config may say another `partial_rotary_factor` where that is not 1.
 Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults);
 // The same where layers with a sliding window have rotary positions of their own, which are not scaled: from
 // `rope_parameters` by the type of the layer, or the older keys with `rope_local_base_freq`. `local_theta`: in, the
@@ -48,7 +49,7 @@ Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, c
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 
-// Radians per position of each pair of dimensions: [head_dim / 2].
-std::vector<double> rope_frequencies(const Rope& rope, int64_t head_dim);
+// Radians per position of each pair of dimensions that are rotated: [rotary_dim / 2].
+std::vector<double> rope_frequencies(const Rope& rope, int64_t rotary_dim);
 
 } // namespace fvlm

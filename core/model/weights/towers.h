@@ -94,6 +94,7 @@ struct DecoderConfig {
   int64_t max_position_embeddings = 0;
   double rope_theta = Rope::default_theta;
   RopeScaling rope_scaling;
+  double partial_rotary_factor = 1; // of each head's features the leading ones that are rotated
   bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
   // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
   std::vector<int64_t> no_rope_layers;
@@ -109,12 +110,18 @@ struct DecoderConfig {
   // attention. Empty: none has.
   std::vector<int64_t> conv_layers;
   int64_t conv_taps = 0;
+  // Of each layer 1, or 0: it has a gated delta rule (ops/gated_delta_rule.h) of so many heads in place of attention,
+  // which reads its rows through a convolution over the last `conv_taps`. Empty: none has.
+  std::vector<int64_t> delta_layers;
+  int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
   bool tie_word_embeddings = false;
   std::vector<int64_t> eos_token_id; // generation stops at any of these
   bool qkv_bias = false, out_bias = false, mlp_bias = false, conv_bias = false;
+  // What attention makes of a head is multiplied by the sigmoid of a gate, which q_proj makes beside the head's query.
+  bool gated_attention = false;
   bool qk_norm = false;        // RMSNorm of each head of q and k
   bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
   bool pre_norms = true;       // what each branch reads is normalized
@@ -145,6 +152,17 @@ struct DecoderConfig {
     return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
   }
   int64_t convolutions() const { return std::ranges::count(conv_layers, 1); }
+  bool has_delta_rule(int64_t layer) const {
+    return !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)] != 0;
+  }
+  int64_t delta_rules() const { return std::ranges::count(delta_layers, 1); }
+  // Features of all keys, of all values, and of what a delta rule's convolution reads.
+  int64_t delta_keys() const { return delta_key_heads * delta_key_dim; }
+  int64_t delta_values() const { return delta_value_heads * delta_value_dim; }
+  int64_t delta_rows() const { return 2 * delta_keys() + delta_values(); }
+  // Features of q_proj: the queries, and the gates where there are some.
+  int64_t query_rows() const { return num_attention_heads * head_dim * (gated_attention ? 2 : 1); }
+  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor); }
   double token_scale() const { return scaled_tokens ? std::sqrt(static_cast<double>(hidden_size)) : 1; }
   bool operator==(const DecoderConfig&) const = default;
 };

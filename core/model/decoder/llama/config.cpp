@@ -1,6 +1,6 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL and Qwen3-VL, LFM2, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL and Qwen3-VL, Qwen3.5, LFM2, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -128,6 +128,27 @@ void read_lfm2(ConfigReader& config, DecoderConfig& out) {
   out.intermediate_size = lfm2_mlp_width(config, config.whole("block_ff_dim", out.intermediate_size, 1, most_features));
 }
 
+// Which layers of Qwen3.5 have a delta rule: all but every fourth, or what the config says.
+void read_qwen3_5(ConfigReader& config, DecoderConfig& out) {
+  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, linear_attention);
+  const int64_t interval = config.whole("full_attention_interval", 4, 1, most_layers);
+  for (int64_t i = 0; i < out.num_hidden_layers; ++i)
+    out.delta_layers.push_back(!layers.empty() ? layers[static_cast<size_t>(i)] == linear_attention
+                                               : (i + 1) % interval != 0);
+  out.conv_taps = config.whole("linear_conv_kernel_dim", 4, 1, most_taps);
+  out.delta_key_heads = config.whole("linear_num_key_heads", 16, 1, most_heads);
+  out.delta_value_heads = config.whole("linear_num_value_heads", 32, 1, most_heads);
+  out.delta_key_dim = config.whole("linear_key_head_dim", 128, 1, most_heads);
+  out.delta_value_dim = config.whole("linear_value_head_dim", 128, 1, most_heads);
+  if (out.delta_value_heads % out.delta_key_heads)
+    config.problems().add("'linear_num_key_heads' = {} is no divisor of 'linear_num_value_heads' = {}",
+                          out.delta_key_heads, out.delta_value_heads);
+  if (out.rotary_dim() % 2)
+    config.problems().add("'partial_rotary_factor' = {} of 'head_dim' = {} is odd, and rotary positions turn pairs of "
+                          "features",
+                          out.partial_rotary_factor, out.head_dim);
+}
+
 // Only Ministral 3 scales its queries by their positions, whatever the config of another model says.
 void read_query_scaling(ConfigReader& config, DecoderConfig& out) {
   std::optional<double>& beta = out.rope_scaling.llama_4_scaling_beta;
@@ -139,7 +160,7 @@ void read_query_scaling(ConfigReader& config, DecoderConfig& out) {
 
 void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
   const std::vector<int64_t>& section = decoder.mrope_section;
-  const int64_t pairs = decoder.head_dim / 2;
+  const int64_t pairs = decoder.rotary_dim() / 2;
   const bool fits = section.size() == 3 && std::ranges::all_of(section, [&](int64_t one) { return one <= pairs; });
   if (!fits || std::reduce(section.begin(), section.end()) != pairs)
     config.problems().add("'mrope_section' = [{}] does not divide the {} pairs of a head's features among time, height "
@@ -186,10 +207,10 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   if (model_type == mistral || model_type == ministral3) read_mistral_window(config, out);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
-  const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved};
+  const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor};
   if (model_type == gemma2 || model_type == gemma3)
     read_gemma_windows(config, out);
-  else if (model_type != lfm2)
+  else if (model_type != lfm2 && model_type != qwen3_5)
     refuse_windows_by_layer(config);
   const Rope rope = model_type == gemma3 ? read_rope_by_layer(config, out.max_position_embeddings, usual,
                                                               out.local_rope_theta.emplace(Rope::default_theta))
@@ -197,6 +218,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
   read_query_scaling(config, out);
+  out.partial_rotary_factor = rope.partial_rotary_factor;
   out.mrope_section = rope.mrope_section;
   if (has_mrope) check_mrope_section(config, out);
   out.rms_norm_eps = config.number(epsilon_key(out), out.rms_norm_eps, 0, 1);
@@ -206,6 +228,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
   if (model_type == lfm2) read_lfm2(config, out);
+  if (model_type == qwen3_5) read_qwen3_5(config, out);
 
   check_activation(config, out);
   refuse_unsupported(config, model_type);
@@ -259,12 +282,22 @@ nlohmann::json write(const DecoderConfig& config) {
     for (int64_t i = 0; i < config.num_hidden_layers; ++i)
       out[layer_types_key].push_back(config.has_convolution(i) ? convolution : full_attention);
   }
+  if (config.model_type == qwen3_5) {
+    out["linear_conv_kernel_dim"] = config.conv_taps;
+    out["linear_num_key_heads"] = config.delta_key_heads;
+    out["linear_num_value_heads"] = config.delta_value_heads;
+    out["linear_key_head_dim"] = config.delta_key_dim;
+    out["linear_value_head_dim"] = config.delta_value_dim;
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i)
+      out[layer_types_key].push_back(config.has_delta_rule(i) ? linear_attention : full_attention);
+  }
   if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm || config.final_logit_softcapping != 0) // some have one where the key is missing
     out[cap_key] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
-  write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved});
+  write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved,
+                   config.partial_rotary_factor});
   return out;
 }
 
@@ -287,7 +320,7 @@ struct FreshMatrices {
 
 WeightLayout layout(const DecoderConfig& config) {
   const int64_t width = config.hidden_size, mlp = config.intermediate_size;
-  const int64_t query = config.num_attention_heads * config.head_dim,
+  const int64_t attended = config.num_attention_heads * config.head_dim,
                 key = config.num_key_value_heads * config.head_dim;
   const TensorNames names = names_of(config);
   const FreshMatrices fresh(config);
@@ -320,15 +353,26 @@ WeightLayout layout(const DecoderConfig& config) {
       add(layer + "conv.conv.weight", {width, 1, config.conv_taps}, fresh.normal(fresh.range));
       if (config.conv_bias) add(layer + "conv.conv.bias", {width}, zero);
       add_last(layer + "conv.out_proj", width, width, config.conv_bias);
+    } else if (config.has_delta_rule(i)) {
+      const std::string rule = layer + "linear_attn.";
+      add(rule + "dt_bias", {config.delta_value_heads}, one);
+      add(rule + "A_log", {config.delta_value_heads}, {Initializer::Kind::log_uniform, 16});
+      add(rule + "conv1d.weight", {config.delta_rows(), 1, config.conv_taps}, fresh.normal(fresh.range));
+      add_linear(rule + "in_proj_qkv", config.delta_rows(), width, false);
+      add_linear(rule + "in_proj_z", config.delta_values(), width, false);
+      add_linear(rule + "in_proj_b", config.delta_value_heads, width, false);
+      add_linear(rule + "in_proj_a", config.delta_value_heads, width, false);
+      add(rule + "norm.weight", {config.delta_value_dim}, one);
+      add_last(rule + "out_proj", width, config.delta_values(), false);
     } else {
-      add_linear(layer + "self_attn.q_proj", query, width, config.qkv_bias);
+      add_linear(layer + "self_attn.q_proj", config.query_rows(), width, config.qkv_bias);
       add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
       add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
       if (config.qk_norm || config.qk_row_norm) {
-        add_norm(layer + names.q_norm, config.qk_norm ? config.head_dim : query);
+        add_norm(layer + names.q_norm, config.qk_norm ? config.head_dim : attended);
         add_norm(layer + names.k_norm, config.qk_norm ? config.head_dim : key);
       }
-      add_last(layer + names.out, width, query, config.out_bias);
+      add_last(layer + names.out, width, attended, config.out_bias);
     }
     if (config.post_norms) add_norm(layer + "post_attention_layernorm", width);
     if (config.pre_norms) add_norm(layer + names.mlp_norm, width);
@@ -363,6 +407,7 @@ DecoderFamily llama_family() {
                     {qwen2_vl, "Qwen2VLTextModel"},
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},
                     {qwen3_vl, "Qwen3VLTextModel"},
+                    {qwen3_5, "Qwen3_5ForCausalLM"},
                     {lfm2, "Lfm2ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
@@ -373,7 +418,9 @@ DecoderFamily llama_family() {
                             {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"},
                             {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
                             {"mlp.gate_proj.bias", "mlp.up_proj.bias"},
-                            {"feed_forward.w1.weight", "feed_forward.w3.weight"}}};
+                            {"feed_forward.w1.weight", "feed_forward.w3.weight"},
+                            {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight"},
+                            {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"}}};
 }
 
 } // namespace fvlm

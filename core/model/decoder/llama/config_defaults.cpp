@@ -185,6 +185,22 @@ DecoderConfig qwen3_vl_defaults(ConfigReader& config) {
   return out;
 }
 
+DecoderConfig qwen3_5_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 248320;
+  out.intermediate_size = 12288;
+  out.num_attention_heads = 16;
+  out.num_key_value_heads = 4;
+  out.head_dim = 256;
+  out.max_position_embeddings = 32768;
+  out.eos_token_id = {};
+  out.mlp_bias = false;
+  out.qk_norm = out.unit_offset = out.gated_attention = out.mrope_interleaved = true;
+  out.partial_rotary_factor = 0.25;
+  out.mrope_section = {11, 11, 10};
+  return out;
+}
+
 DecoderConfig nanochat_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 50304;
@@ -247,7 +263,8 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
       {"qwen2", qwen2_defaults},       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
       {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
-      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults}};
+      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},
+      {qwen3_5, qwen3_5_defaults}};
   return all.at(model_type)(config);
 }
 

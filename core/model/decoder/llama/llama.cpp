@@ -3,10 +3,12 @@
 #include "model/decoder/llama/config.h"
 #include "model/flops.h"
 #include "model/shared_weight_gradients.h"
+#include "ops/gates.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
 #include <ATen/ops/concat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -21,7 +23,7 @@ namespace {
 // say, and time all others.
 std::vector<int64_t> axes_of_pairs(const DecoderConfig& config) {
   const std::vector<int64_t>& section = config.mrope_section;
-  const int64_t pairs = config.head_dim / 2, axes = std::ssize(section);
+  const int64_t pairs = config.rotary_dim() / 2, axes = std::ssize(section);
   std::vector<int64_t> of_pairs;
   if (!config.mrope_interleaved)
     for (int64_t axis = 0; axis < axes; ++axis)
@@ -55,11 +57,11 @@ ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device devi
     shape.rotary = {config.head_dim, *config.local_rope_theta};
     return shape;
   }
-  shape.rotary = {config.head_dim, config.rope_theta, {}, config.rope_reversed};
+  shape.rotary = {config.rotary_dim(), config.rope_theta, {}, config.rope_reversed};
   const bool is_scaled = config.rope_scaling.type != RopeScaling::Type::none;
   if (!is_scaled && !config.has_row_axes()) return shape;
   const at::Tensor frequencies =
-      at::tensor(rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim), at::kDouble);
+      at::tensor(rope_frequencies({config.rope_theta, config.rope_scaling}, config.rotary_dim()), at::kDouble);
   if (config.has_row_axes()) shape.rotary.axes = frequencies_by_axis(frequencies, config).to(device);
   if (!is_scaled) return shape;
   shape.rotary.frequencies = frequencies.to(device);
@@ -106,6 +108,11 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       layer.out = linear(i, {"conv.out_proj"}, config.conv_bias);
       layer.taps.weight = parameters.weight(layer_name(i, "conv.conv.weight"));
       if (config.conv_bias) layer.taps.bias = parameters.weight(layer_name(i, "conv.conv.bias"));
+    } else if (config.has_delta_rule(i)) {
+      layer.in = linear(i, {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z"}, false);
+      layer.gates = linear(i, {"linear_attn.in_proj_b", "linear_attn.in_proj_a"}, false);
+      layer.out = linear(i, {"linear_attn.out_proj"}, false);
+      layer.delta.emplace(config, [&](const char* name) { return parameters.weight(layer_name(i, name)); });
     } else {
       layer.in = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
       layer.out = linear(i, {names.out}, config.out_bias);
@@ -124,7 +131,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       layer.attention_post_norm = norm(layer_name(i, "post_attention_layernorm"));
       layer.mlp_post_norm = norm(layer_name(i, "post_feedforward_layernorm"));
     }
-    if ((!config.qk_norm && !config.qk_row_norm) || layer.convolves()) continue;
+    if ((!config.qk_norm && !config.qk_row_norm) || layer.convolves() || layer.delta) continue;
     layer.q_norm = norm(layer_name(i, names.q_norm));
     layer.k_norm = norm(layer_name(i, names.k_norm));
   }
@@ -194,6 +201,16 @@ Value Llama::scaled_queries(Tape& tape, const Value& qkv, const at::Tensor& fact
   return ops::scale_columns(tape, qkv, config_.num_attention_heads * config_.head_dim, factors);
 }
 
+Llama::GatedRows Llama::without_gates(Tape& tape, const Value& qkv) const {
+  if (!config_.gated_attention) return {qkv, {}};
+  auto [rows, gates] = ops::split_gates(tape, qkv, config_.num_attention_heads, config_.head_dim);
+  return {std::move(rows), std::move(gates)};
+}
+
+Value Llama::gated(Tape& tape, const Value& attended, const Value& gates) {
+  return gates.defined() ? ops::gated_by_sigmoid(tape, attended, gates) : attended;
+}
+
 Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
@@ -240,8 +257,10 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
   const auto input = [&](const ops::Weight& weight) { return input_of(weight, rows, pass); };
   // One variable, so that what the tape does not keep is freed before the next operation but one.
   Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.in.weight));
+  Value gates;
+  if (layer.delta) gates = ops.linear(tape, x, layer.gates.weight, layer.gates.bias, pass);
   x = ops.linear(tape, x, layer.in.weight, layer.in.bias, pass);
-  x = mix(x, input(layer.out.weight));
+  x = mix(x, gates, input(layer.out.weight));
   x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
   stream.branch = branch_output(tape, ops, std::move(x), layer.attention_post_norm);
   x = branch_input(tape, ops, stream, layer.mlp_norm, input(layer.up.weight));
@@ -269,16 +288,23 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   if (config_.convolutions() > 0)
     within =
         ops::rows_within_segments(segments.cu_seqlens, x.data.size(0), config_.conv_taps - 1, ops.tensor_options());
+  std::optional<DeltaLayer::Segments> delta;
+  if (config_.delta_rules() > 0) delta.emplace(segments, x.data.size(0), config_.conv_taps, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
     const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within,
-                        pass = recomputes ? ops::SharedGradientPass()
+                        delta, pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
-      const auto mix = [&](const Value& rows, const at::Tensor& into) {
+      const auto mix = [&](const Value& rows, const Value& gates, const at::Tensor& into) {
         if (layer.convolves()) return ops::gated_convolution(inner, rows, layer.taps, within);
-        const QueryKeyValue heads = heads_of(inner, ops, layer, scaled_queries(inner, rows, factors));
-        return ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, into);
+        if (layer.delta) return layer.delta->mix(inner, rows, gates, *delta);
+        const GatedRows parts = without_gates(inner, scaled_queries(inner, rows, factors));
+        const QueryKeyValue heads = heads_of(inner, ops, layer, parts.rows);
+        const at::Tensor& result = parts.gates.defined() ? at::Tensor() : into;
+        return gated(inner,
+                     ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, result),
+                     parts.gates);
       };
       run_layer(inner, ops, layer, own, mix, pass);
       return own.parts();
@@ -291,10 +317,14 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   return normed(tape, ops, stream, norm_);
 }
 
-KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t /*slots*/) const {
+KvPages Llama::make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t slots) const {
   KvPages made{{}, page_rows, {}};
   for (const Layer& layer : layers_) {
-    if (layer.convolves())
+    made.states.push_back(layer.delta ? layer.delta->make_states(slots, ops.tensor_options())
+                                      : std::vector<at::Tensor>());
+    if (layer.delta)
+      made.layers.push_back(at::empty({pages, 0}, ops.tensor_options()));
+    else if (layer.convolves())
       made.layers.push_back(at::zeros({pages, page_rows, width()}, ops.tensor_options()));
     else
       made.layers.push_back(
@@ -319,28 +349,38 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   std::optional<ops::EarlierRows> earlier;
   if (config_.convolutions() > 0)
     earlier.emplace(rows.indices(), rows.sequences, rows.page_table, pages.page_rows, config_.conv_taps - 1);
+  std::optional<DeltaLayer::Runs> runs;
+  if (config_.delta_rules() > 0) runs.emplace(rows, config_.conv_taps);
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
       const ops::PagedKeys keys{pages.keys(i), pages.values(i),   rows.page_table, rows.sequences,
                                 rows.lengths,  rows.has_ranges(), rows.first};
-      return Value(ops.append_and_attend(scaled_queries(no_grad, qkv, factors), config_.num_attention_heads, keys,
-                                         rows.positions, rows.places, rows.are_independent(), layer.attention, norms));
+      const GatedRows parts = without_gates(no_grad, scaled_queries(no_grad, qkv, factors));
+      const Value attended(ops.append_and_attend(parts.rows, config_.num_attention_heads, keys, rows.positions,
+                                                 rows.places, rows.are_independent(), layer.attention, norms));
+      return gated(no_grad, attended, parts.gates);
     };
     if (config_.post_norms) {
-      run_layer(no_grad, ops, layer, stream, [&](const Value& qkv, const at::Tensor&) {
+      run_layer(no_grad, ops, layer, stream, [&](const Value& qkv, const Value&, const at::Tensor&) {
         return attend(heads_of(no_grad, ops, layer, qkv).adjacent(config_.head_dim), nullptr);
       });
       stream.branch = with_added(stream.branch, i);
       continue;
     }
     const ops::Operations::HeadNorms norms{factor_of(layer.q_norm), factor_of(layer.k_norm), config_.rms_norm_eps};
-    const Value in =
-        ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, layer.in);
-    const Value mixed =
-        layer.convolves() ? Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier))
-                          : attend(in, config_.qk_norm ? &norms : nullptr);
+    const auto of_normed = [&](const ops::Operations::Layer& linear) {
+      return ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, linear);
+    };
+    const Value in = of_normed(layer.in);
+    Value mixed;
+    if (layer.convolves())
+      mixed = Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier));
+    else if (layer.delta)
+      mixed = Value(layer.delta->mix(in.data, of_normed(layer.gates).data, *runs, pages.states[i]));
+    else
+      mixed = attend(in, config_.qk_norm ? &norms : nullptr);
     residual = ops.linear(no_grad, mixed, layer.out, residual);
     Value inner =
         ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
@@ -358,10 +398,15 @@ bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {
 double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
   const int64_t width = config_.hidden_size, heads = config_.num_attention_heads * config_.head_dim,
                 kv = config_.num_key_value_heads * config_.head_dim;
+  const int64_t keys = config_.delta_keys(), values = config_.delta_values();
   const auto layers = static_cast<double>(config_.num_hidden_layers),
-             convolving = static_cast<double>(config_.convolutions()), attending = layers - convolving;
-  const double row = attending * (product_flops(width, heads + 2 * kv) + product_flops(heads, width)) +
-                     convolving * product_flops(width, 4 * width) +
+             convolving = static_cast<double>(config_.convolutions()),
+             ruled = static_cast<double>(config_.delta_rules()), attending = layers - convolving - ruled;
+  // A row's key reads a state and is added to it, and its query reads one.
+  const double rule = product_flops(width, 2 * keys + 3 * values + 2 * config_.delta_value_heads) +
+                      3 * product_flops(config_.delta_key_dim, values);
+  const double row = attending * (product_flops(width, config_.query_rows() + 2 * kv) + product_flops(heads, width)) +
+                     convolving * product_flops(width, 4 * width) + ruled * rule +
                      layers * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
   return with_backward({rows * row, pairs * attending * attention_pair_flops(heads)}, trains, inputs);
 }

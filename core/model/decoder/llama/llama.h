@@ -2,7 +2,10 @@
 // which the family's members differ.
 #pragma once
 #include "model/decoder/decoder.h"
+#include "model/decoder/llama/delta_layer.h"
 #include "ops/short_convolution.h"
+
+#include <optional>
 
 namespace fvlm::model {
 
@@ -18,6 +21,7 @@ class Llama : public Decoder {
   double token_scale() const override { return config_.token_scale(); }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
                 const ops::SharedGradientPass& pass, bool compensated, const AddedRows& added) const override;
+  bool carries_state() const override { return config_.delta_rules() > 0; }
   KvPages make_kv_pages(Operations& ops, int64_t pages, int64_t page_rows, int64_t slots) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, KvPages& pages, const StagedRows& rows) const override;
   bool can_defer_gradients(int64_t rows, int64_t element) const override;
@@ -29,6 +33,8 @@ class Llama : public Decoder {
   struct Layer {
     ops::Operations::Layer in, out;  // in: q, k and v as one, or what the convolution reads
     ops::ConvolutionTaps taps;       // of a layer with a convolution in place of attention
+    std::optional<DeltaLayer> delta; // of one with a delta rule
+    ops::Operations::Layer gates;    // what it reads besides
     ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
     ops::Weight attention_norm, mlp_norm, attention_post_norm, mlp_post_norm, q_norm, k_norm;
     ops::AttentionShape attention;
@@ -52,6 +58,12 @@ class Llama : public Decoder {
     ops::Heads q, k, v;
     Value adjacent(int64_t head_dim) const; // in one value, as append_and_attend() reads them; without a gradient
   };
+  // With the gates of what attention makes, where it has some, which it is then multiplied by.
+  struct GatedRows {
+    Value rows, gates;
+  };
+  GatedRows without_gates(Tape& tape, const Value& qkv) const;
+  static Value gated(Tape& tape, const Value& attended, const Value& gates);
   // [rows, 1] by which the queries of rows are multiplied, all of whose positions are below `bound`; undefined where
   // they all stay as they are.
   at::Tensor query_factors(const at::Tensor& positions, int64_t bound, const at::TensorOptions& options) const;
@@ -61,7 +73,8 @@ class Llama : public Decoder {
   // The MLP's activation where it is another one.
   Value activated(Tape& tape, const Value& up) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
-  // `mix`: what a layer has between its linears `in` and `out`, with memory for the result or none.
+  // `mix`: what a layer has between its linears `in` and `out`, of the rows that `in` and `gates` make, with memory for
+  // the result or none.
   template <class Mix>
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Mix& mix,
                  const ops::SharedGradientPass& pass = {}) const;
