@@ -56,10 +56,12 @@ TEST(StagedStates, SayWhereEachSequenceBeginsAndWhetherItsStateDoes) {
 }
 
 TEST(StagedStates, TheLongestRunHasFewSizes) {
-  const auto run = [](int64_t rows) { return StagedRows::Sizes::of(pass_of({{4, 1}, {0, rows}})).longest_run; };
+  const auto run = [](int64_t rows) { return StagedRows::Sizes::of(pass_of({{4, 20}, {0, rows}})).longest_run; };
   const auto coarse = [](int64_t rows) { return StagedRows::Sizes::coarse(pass_of({{4, 1}, {0, rows}})).longest_run; };
-  EXPECT_THAT((std::array{run(1), run(2), run(16), run(17), run(100)}), ElementsAre(1, 16, 16, 32, 128));
-  EXPECT_THAT((std::array{coarse(1), coarse(2), coarse(17), coarse(65)}), ElementsAre(1, 16, 64, 256));
+  EXPECT_THAT((std::array{run(1), run(32), run(33), run(100)}), ElementsAre(24, 32, 56, 128))
+      << "of 21, 52, 53 and 120 rows, which are 24, 56, 56 and 128 with padding";
+  EXPECT_THAT((std::array{coarse(1), coarse(2), coarse(17), coarse(65)}), ElementsAre(1, 16, 32, 128));
+  EXPECT_EQ(StagedRows::Sizes::of(pass_of({{4, 1}, {9, 1}})).longest_run, 1);
 }
 
 TEST(StagedStates, AreNotThereForDecodersWithoutThem) {

@@ -111,10 +111,10 @@ int64_t rounded_up(int64_t size, int64_t least, int64_t factor) {
   return least;
 }
 
-// Kernels for sequences of one row each are others than those for several.
-int64_t padded_run(const PassRows& rows, int64_t factor) {
+// Sequences of one row each are computed otherwise than longer ones, which take a time that grows with the longest.
+int64_t padded_run(const PassRows& rows, int64_t padded_rows) {
   const int64_t longest = rows.has_states ? rows.longest_run() : 0;
-  return longest > 1 ? rounded_up(longest, 16, factor) : longest;
+  return longest > 1 ? std::min(rounded_up(longest, 16, 2), padded_rows) : longest;
 }
 
 } // namespace
@@ -122,27 +122,23 @@ int64_t padded_run(const PassRows& rows, int64_t factor) {
 StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
   size_t longest = 1;
   for (const auto& pages : rows.pages) longest = std::max(longest, pages.size());
-  return {padded > 0 ? padded : row_class(rows.size()),
+  const int64_t padded_rows = padded > 0 ? padded : row_class(rows.size());
+  return {padded_rows,
           row_class(std::ssize(rows.outputs)),
           row_class(std::ssize(rows.pages)),
           static_cast<int64_t>(std::bit_ceil(longest)),
           rows.are_independent(),
           rows.has_axes,
           rows.has_ranges,
-          padded_run(rows, 2)};
+          padded_run(rows, padded_rows)};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
   const Sizes sizes = of(rows);
-  const int64_t sequences = rounded_up(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4);
-  return {rows.size() > 2048 ? sizes.rows : rounded_up(rows.size(), 64, 2),
-          sequences,
-          sequences,
-          rounded_up(sizes.pages, 16, 2),
-          /*independent=*/false,
-          sizes.has_axes,
-          sizes.has_ranges,
-          padded_run(rows, 4)};
+  const int64_t sequences = rounded_up(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4),
+                padded_rows = rows.size() > 2048 ? sizes.rows : rounded_up(rows.size(), 64, 2);
+  return {padded_rows,           sequences,      sequences,        rounded_up(sizes.pages, 16, 2),
+          /*independent=*/false, sizes.has_axes, sizes.has_ranges, padded_run(rows, padded_rows)};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)

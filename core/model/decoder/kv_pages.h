@@ -79,13 +79,13 @@ struct StagedRows {
     bool independent;                        // PassRows::are_independent()
     bool has_axes = false;                   // PassRows::has_axes
     bool has_ranges = false;                 // PassRows::has_ranges
-    int64_t longest_run = 0;                 // PassRows::longest_run(); 0 where there are no states
+    int64_t longest_run = 0;                 // PassRows::longest_run(), rounded up; 0 where there are no states
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
     // A few sizes for passes that vary a lot and are captured all the same, since a size that is new holds up all that
-    // wait: powers of two; of sequences, outputs and the longest run, which cost next to nothing, powers of four; from
-    // 2,048 rows on size classes.
+    // wait: powers of two, of sequences and outputs, which cost next to nothing, powers of four; from 2,048 rows on
+    // size classes.
     static Sizes coarse(const PassRows& rows);
   };
   // One copy to the device.
