@@ -50,6 +50,16 @@ bool is_lower(uint8_t c) {
 bool is_other(uint8_t c) {
   return !(c & (class_letter | class_number | class_space));
 }
+// Among characters of both kinds of words, those of capital and those of small letters, marks are what is no letter.
+bool is_mark(uint8_t c) {
+  return (c & class_upper) && !(c & class_letter);
+}
+bool is_letter_or_mark(uint8_t c) {
+  return c & (class_letter | class_upper);
+}
+bool is_other_but_marks(uint8_t c) {
+  return is_other(c) && !is_mark(c);
+}
 
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
@@ -96,11 +106,12 @@ size_t gpt2_end(std::string_view text, size_t at) {
 
 // What GPT-4's pattern and Mistral's end with, after words and numbers: punctuation with the characters of `behind`
 // that follow, and white space.
-size_t punctuation_or_space_end(std::string_view text, size_t at, const char* behind) {
+template <class Condition>
+size_t punctuation_or_space_end(std::string_view text, size_t at, const char* behind, Condition is_punctuation) {
   Scanner scan(text);
   size_t body = text[at] == ' ' ? at + 1 : at; //  ?[^\s\p{L}\p{N}]+[behind]*
-  if (body < text.size() && is_other(scan.class_at(body)))
-    return std::min(text.find_first_not_of(behind, scan.skip(body, is_other)), text.size());
+  if (body < text.size() && is_punctuation(scan.class_at(body)))
+    return std::min(text.find_first_not_of(behind, scan.skip(body, is_punctuation)), text.size());
   // \s*[\r\n]+ : up to the last line break of the run of white space
   size_t run = scan.skip(at, is_space);
   size_t line_break = text.substr(at, run - at).find_last_of("\r\n");
@@ -108,25 +119,27 @@ size_t punctuation_or_space_end(std::string_view text, size_t at, const char* be
   return space_end(text, at);
 }
 
-// GPT-4's pattern, with at most `max_digits` digits in a word.
-size_t gpt4_end(std::string_view text, size_t at, int max_digits) {
+// GPT-4's pattern, with at most `max_digits` digits in a word. `in_word` is \p{L}, or with it \p{M}, which then is no
+// punctuation.
+template <class InWord, class Punctuation>
+size_t gpt4_end(std::string_view text, size_t at, int max_digits, InWord in_word, Punctuation is_punctuation) {
   Scanner scan(text);
   if (text[at] == '\'')
     if (size_t end = contraction_end(text, at, true); end > at) return end;
   Decoded first = decode_at(text, at);
   uint8_t kind = char_classes()[first.point];
   // [^\r\n\p{L}\p{N}]?\p{L}+
-  if (is_letter(kind)) return scan.skip(at, is_letter);
+  if (in_word(kind)) return scan.skip(at, in_word);
   size_t second = at + first.length;
-  if (!is_number(kind) && !is_line_break(kind) && second < text.size() && is_letter(scan.class_at(second)))
-    return scan.skip(second, is_letter);
+  if (!is_number(kind) && !is_line_break(kind) && second < text.size() && in_word(scan.class_at(second)))
+    return scan.skip(second, in_word);
   if (is_number(kind)) { // \p{N}{1,max_digits}
     size_t end = at;
     for (int i = 0; i < max_digits && end < text.size() && is_number(scan.class_at(end)); ++i)
       end += decode_at(text, end).length;
     return end;
   }
-  return punctuation_or_space_end(text, at, "\r\n");
+  return punctuation_or_space_end(text, at, "\r\n", is_punctuation);
 }
 
 // [upper]*[lower]+ with the longest [upper]* that leaves something to [lower]+; `at` where there is no such word. What
@@ -155,7 +168,7 @@ size_t tekken_end(std::string_view text, size_t at) {
   if (const size_t end = lower_word_end(text, at); end > at) return end;
   if (const size_t end = scan.skip(begin, is_upper); end > begin) return end; // [upper]+[lower]*
   if (is_number(kind)) return at + first.length;
-  return punctuation_or_space_end(text, at, "\r\n/");
+  return punctuation_or_space_end(text, at, "\r\n/", is_other);
 }
 
 } // namespace
@@ -170,6 +183,8 @@ std::string_view pattern_text(WordPattern pattern) {
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::qwen2:
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  case WordPattern::qwen3_5:
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::tekken:
     return R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::nanochat:
@@ -181,11 +196,13 @@ std::string_view pattern_text(WordPattern pattern) {
 size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
   switch (pattern) {
   case WordPattern::llama3:
-    return gpt4_end(text, at, 3);
+    return gpt4_end(text, at, 3, is_letter, is_other);
   case WordPattern::qwen2:
-    return gpt4_end(text, at, 1);
+    return gpt4_end(text, at, 1, is_letter, is_other);
+  case WordPattern::qwen3_5:
+    return gpt4_end(text, at, 1, is_letter_or_mark, is_other_but_marks);
   case WordPattern::nanochat:
-    return gpt4_end(text, at, 2);
+    return gpt4_end(text, at, 2, is_letter, is_other);
   case WordPattern::tekken:
     return tekken_end(text, at);
   default:

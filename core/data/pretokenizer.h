@@ -6,11 +6,12 @@
 namespace fvlm {
 
 // The split patterns that are supported. They are matched by hand-written code, without a regular expression engine.
-// llama3, qwen2 and nanochat are GPT-4's pattern with numbers in groups of at most three digits, one and two. tekken is
-// Mistral's, of which a word has capital letters at its beginning alone, and a number one digit.
-enum class WordPattern { none, gpt2, llama3, qwen2, nanochat, tekken };
-inline constexpr WordPattern split_patterns[] = {WordPattern::gpt2, WordPattern::llama3, WordPattern::qwen2,
-                                                 WordPattern::nanochat, WordPattern::tekken};
+// llama3, qwen2 and nanochat are GPT-4's pattern with numbers in groups of at most three digits, one and two; qwen3_5
+// is qwen2 with marks in words. tekken is Mistral's, of which a word has capital letters at its beginning alone, and a
+// number one digit.
+enum class WordPattern { none, gpt2, llama3, qwen2, nanochat, qwen3_5, tekken };
+inline constexpr WordPattern split_patterns[] = {WordPattern::gpt2,     WordPattern::llama3,  WordPattern::qwen2,
+                                                 WordPattern::nanochat, WordPattern::qwen3_5, WordPattern::tekken};
 
 // The regular expression as it is written in tokenizer.json.
 std::string_view pattern_text(WordPattern pattern);

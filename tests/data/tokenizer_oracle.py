@@ -1,7 +1,7 @@
 """tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
 
 Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
-bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, gemma, qwen2, nanochat, tekken, or one with the
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, gemma, qwen2, qwen3_5, nanochat, tekken, or one with the
 pre-tokenizer Metaspace: mistral, mistral_plain or metaspace."""
 import json
 import random
@@ -13,14 +13,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 family, folder, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN3_5 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"^\s\p{L}", r"^\s\p{L}\p{M}")
 NANOCHAT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "nanochat": NANOCHAT, "tekken": TEKKEN}
+PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "qwen3_5": QWEN3_5, "nanochat": NANOCHAT, "tekken": TEKKEN}
 METASPACE = {"mistral": {"prepend_scheme": "first", "split": False}, "mistral_plain": {"prepend_scheme": "never", "split": False},
              "metaspace": {"prepend_scheme": "always", "split": True}}
 SENTENCEPIECE = {"llama2", "gemma", *METASPACE}
+COMPOSED = ("qwen2", "qwen3_5")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<file_sep>"]
 draw = random.Random(7)
 
@@ -33,10 +35,12 @@ LOOKALIKES = SPECIAL + ["<|im_start", "<|im_end|", "|im_end|>", "<|im_start|><|i
 
 def any_character():
     kind = draw.random()
-    if family == "qwen2" and kind < 0.25: # what NFC composes, decomposes and reorders
+    if family in COMPOSED and kind < 0.25: # what NFC composes, decomposes and reorders
         return chr(draw.choice([draw.randrange(0x300, 0x370), draw.randrange(0x41, 0x7B), draw.randrange(0x1100, 0x1200),
                                 draw.randrange(0xAC00, 0xD7A4), draw.randrange(0xF900, 0xFB50), 0x344, 0x958, 0x2126,
                                 draw.randrange(0x900, 0xE00), draw.randrange(0x1E00, 0x2000), 0x1D15E, 0x1D165]))
+    if family == "qwen3_5" and kind < 0.6:  # letters, marks of all three kinds, digits, punctuation and white space, side by side
+        return draw.choice("az\u4f60\u0301\u0903\u20dd\ufe0f\u200d\U0001f600\u094d\u0915\u0e48'.,! \n\r1\u00bd")
     if family == "tekken" and kind < 0.8:  # capitals, small letters, letters without a case, marks and slashes, side by side
         return draw.choice("Az\u01c5\u00aa\u0301/\n1 .")
     if kind < 0.3:
@@ -67,7 +71,7 @@ def string():
 
 
 tokenizer = Tokenizer(models.BPE(ignore_merges=family in ("llama3", "tekken"), byte_fallback=family == "nanochat"))
-if family == "qwen2":
+if family in COMPOSED:
     tokenizer.normalizer = normalizers.NFC()
 if family in SENTENCEPIECE:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
@@ -92,7 +96,7 @@ trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_p
                               **({"limit_alphabet": 200} if family in SENTENCEPIECE else {}),
                               special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
 words = tokenizer.pre_tokenizer
-if family == "tekken":
+if family in ("qwen3_5", "tekken"):
     tokenizer.pre_tokenizer = byte_level  # so that there are tokens which the pattern has to keep apart
 tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
 tokenizer.pre_tokenizer = words

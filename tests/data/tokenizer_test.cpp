@@ -326,6 +326,6 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
-                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "nanochat", "llama2", "gemma", "mistral",
-                                         "mistral_plain", "metaspace", "tekken"),
+                         testing::Values("smollm2", "gpt2", "llama3", "qwen2", "qwen3_5", "nanochat", "llama2", "gemma",
+                                         "mistral", "mistral_plain", "metaspace", "tekken"),
                          [](const auto& info) { return std::string(info.param); });
