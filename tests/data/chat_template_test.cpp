@@ -290,15 +290,15 @@ TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
 }
 
 TEST(OwnTemplate, ImagesBecomeWhatTheTemplateWritesForThem) {
-  for (const char* name : {"smolvlm", "llava", "qwen2vl", "idefics3", "gemma3", "ministral3"}) {
+  for (const char* name : {"smolvlm", "llava", "qwen2vl", "qwen3_5", "idefics3", "gemma3", "ministral3"}) {
     const ChatFolder folder(
         Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / (std::string(name) + ".jinja"))}});
     const auto tokens = encode(folder, {{"user", "what?", 2}, {"assistant", "abc"}});
     const std::string text = folder.tokenizer().decode(tokens.ids);
-    const std::string token = std::string(name) == "qwen2vl"      ? "<|image_pad|>"
-                              : std::string(name) == "gemma3"     ? "<start_of_image>"
-                              : std::string(name) == "ministral3" ? "[IMG]"
-                                                                  : "<image>";
+    const std::string token = std::string(name).starts_with("qwen") ? "<|image_pad|>"
+                              : std::string(name) == "gemma3"       ? "<start_of_image>"
+                              : std::string(name) == "ministral3"   ? "[IMG]"
+                                                                    : "<image>";
     int images = 0;
     for (size_t at = 0; (at = text.find(token, at)) != std::string::npos; ++at) ++images;
     EXPECT_EQ(images, 2) << name << ": " << text;

@@ -83,7 +83,8 @@ CONVERSATIONS = [
     VIDEO_TALK,
     turns("Draw it.") + [{"role": "assistant", "content": "", "tool_calls": [CALL, CALL]},
                          {"role": "tool", "content": [{"type": "image"}, {"type": "text", "text": "drawn"}]},
-                         {"role": "tool", "content": "twice"}]]
+                         {"role": "tool", "content": "twice"}],
+    [{"role": "system", "content": [{"type": "image"}]}] + turns("What is it?")]
 OPTIONS = [{}, {"add_generation_prompt": True}, {"tools": TOOLS}, {"tools": TOOLS, "add_generation_prompt": True},
            {"add_vision_id": True}, {"enable_thinking": False, "add_generation_prompt": True}, {"date_string": "1 Jan 2020", "tools_in_user_message":
            False, "tools": TOOLS}, {"documents": [{"title": "A", "text": "first"}, {"title": "B", "text": "second"}],
