@@ -1,4 +1,4 @@
-"""The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL with their mergers against transformers, for images of several sizes: hidden
+"""The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 with their mergers against transformers, for images of several sizes: hidden
 states of both, and every gradient.
 
 usage: qwen2_vl_vision_test.py TOWER_PROBE CONNECTOR_PROBE; exit 77 where transformers is missing."""
@@ -15,6 +15,7 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel, Qwen2_5_VLVisionConfig
     from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel, Qwen2VLVisionConfig
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionConfig, Qwen3_5VisionModel
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionConfig, Qwen3VLVisionModel
     from transformers.utils import logging
 except ImportError as error:
@@ -31,7 +32,8 @@ QWEN2_5 = {"depth": 4, "hidden_size": 32, "num_heads": 2, "intermediate_size": 5
            "window_size": 32, "fullatt_block_indexes": [1, 3]}  # windows of 4 x 4 cells
 QWEN3 = {"depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 52, "out_hidden_size": DECODER, "patch_size": 4,
          "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 1]}
-MERGER = {"norm.": "ln_q.", "linear_fc1.": "mlp.0.", "linear_fc2.": "mlp.2."}  # what the engine calls Qwen3-VL's as Qwen2-VL's
+QWEN3_5 = {key: value for key, value in QWEN3.items() if key != "deepstack_visual_indexes"}
+MERGER = {"norm.": "ln_q.", "linear_fc1.": "mlp.0.", "linear_fc2.": "mlp.2."}  # what the engine calls Qwen3-VL's and Qwen3.5's as Qwen2-VL's
 GRIDS = [(3, 5), (1, 1), (9, 2), (4, 4), (1, 7)]  # cells of images
 
 
@@ -127,6 +129,11 @@ class Towers(unittest.TestCase):
             with self.subTest(grids=grids):
                 self.check(Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), grids)
 
+    def test_qwen3_5(self):
+        for grids in (GRIDS, [(2, 3)], [(8, 12), (5, 9)]):
+            with self.subTest(grids=grids):
+                self.check(Qwen3_5VisionModel, Qwen3_5VisionConfig(**QWEN3_5), grids)
+
     def test_other_sizes(self):
         for changes in ({"spatial_merge_size": 3}, {"patch_size": 14, "embed_dim": 48, "num_heads": 3}):
             with self.subTest(**changes):
@@ -166,7 +173,9 @@ class Towers(unittest.TestCase):
                  ["'deepstack_visual_indexes' = [1,0]", "layers from 0 to 2 in ascending order are"]),
                 (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"deepstack_visual_indexes": [2, 3]},
                  ["'deepstack_visual_indexes' = [2,3]"]),
-                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"hidden_act": "gelu"}, ["only gelu_pytorch_tanh is"])):
+                (Qwen3VLVisionModel, Qwen3VLVisionConfig(**QWEN3), {"hidden_act": "gelu"}, ["only gelu_pytorch_tanh is"]),
+                (Qwen3_5VisionModel, Qwen3_5VisionConfig(**QWEN3_5), {"deepstack_visual_indexes": [1]},
+                 ["'deepstack_visual_indexes' = [1]", "this model has no DeepStack"])):
             with self.subTest(**changes):
                 folder = made(kind, config)[1]
                 saved = json.loads((folder / "config.json").read_text())

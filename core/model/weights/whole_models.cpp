@@ -184,11 +184,10 @@ WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   return out;
 }
 
-// Qwen2-VL and, with `version` "2_5" and "3", Qwen2.5-VL and Qwen3-VL. Published files have the keys of the text model
-// beside the others, and other words, or none, for the model_type of the vision tower.
-WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& version) {
+// Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5. Published files have the keys of the text model beside the others, and
+// other words, or none, for the model_type of the vision tower.
+WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& family) {
   WholeModelFamily::Configs out;
-  const std::string family = "qwen" + version + "_vl";
   out.vision = piece(reader, "vision_config", Json::object());
   out.vision["model_type"] = family + "_vision";
   const Json* text = reader.object("text_config");
@@ -200,8 +199,8 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
       reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
   constexpr const char* merge = "spatial_merge_size"; // how many patches a cell has each way
   out.connector = {{"kind", "qwen2_vl"}, {"factor", ConfigReader(out.vision, reader.where()).whole(merge, 2, 1, 64)}};
-  if (version == "2_5") out.connector["rms_norm"] = true;
-  if (version == "3") {
+  if (family == "qwen2_5_vl") out.connector["rms_norm"] = true;
+  if (family == "qwen3_vl") {
     constexpr const char* layers = "deepstack_visual_indexes";
     const size_t count = ConfigReader(out.vision, reader.where()).wholes(layers, {8, 16, 24}).size();
     if (count > 0) out.connector["deepstack"] = count;
@@ -210,7 +209,7 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
       reader.problems().add("'{}' names {} layers, and the decoder that they are added to has {}", layers, count,
                             of_decoder);
   }
-  out.image_token_id = reader.whole("image_token_id", 151655, 0);
+  out.image_token_id = reader.whole("image_token_id", family == "qwen3_5" ? 248056 : 151655, 0);
   return out;
 }
 
@@ -285,6 +284,7 @@ std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
     names.push_back({visual + "deepstack_merger_list.", "connector.deepstack_merger_list."});
     names.push_back({visual, "vision."});
   }
+  names.push_back({"mtp.", "decoder.mtp."}); // of Qwen3.5
   names.insert(names.end(), {{"lm_head.", "decoder.lm_head."}, {"model.language_model.", "decoder.model."}});
   return names;
 }
@@ -306,9 +306,10 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"gemma3", read_gemma3, llava_names},
       {"paligemma", read_paligemma, llava_names},
-      {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2"); }, qwen_vl_names},
-      {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "2_5"); }, qwen_vl_names},
-      {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "3"); }, qwen3_vl_names()},
+      {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_vl"); }, qwen_vl_names},
+      {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_5_vl"); }, qwen_vl_names},
+      {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_vl"); }, qwen3_vl_names()},
+      {"qwen3_5", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_5"); }, qwen3_vl_names()},
   };
   return all;
 }

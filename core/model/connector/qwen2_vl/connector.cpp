@@ -1,5 +1,5 @@
-// The connector of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a decoder row for every cell of an image. The encoder's rows of a
-// cell are its patches line by line.
+// The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: a decoder row for every cell of an image. The encoder's
+// rows of a cell are its patches line by line.
 #include "model/connector/framewise.h"
 #include "model/connector/qwen2_vl/settings.h"
 #include "model/encoder/vit_layer.h"

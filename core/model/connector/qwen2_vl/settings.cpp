@@ -13,7 +13,7 @@ Settings qwen2_vl_settings() {
       recipe::record<Qwen2Vl>(
           "Qwen2Vl", "qwen2_vl",
           "The normalized patches of each cell of an image side by side in one row, and two linears "
-          "with a GELU between them, as in Qwen2-VL, Qwen2.5-VL and Qwen3-VL.")
+          "with a GELU between them, as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.")
           .usage("fvlm.qwen2_vl { rms_norm = true }")
           .field("factor", &Qwen2Vl::factor, recipe::integer(recipe::at_least(1)),
                  "Patches along each side of a cell, as the encoder has them.")

@@ -327,6 +327,7 @@ WeightLayout layout(const DecoderConfig& config) {
   const Initializer one{Initializer::Kind::constant, 1}, zero{Initializer::Kind::constant, 0};
   WeightLayout out;
   out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
+  if (config.model_type == qwen3_5) out.ignored.push_back("mtp.*"); // a layer that drafts tokens
   const auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };

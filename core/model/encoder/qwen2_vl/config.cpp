@@ -1,5 +1,6 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (transformers' Qwen2VisionTransformerPretrainedModel,
-// Qwen2_5_VisionTransformerPretrainedModel and Qwen3VLVisionModel) without their mergers, which are the connector.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 (transformers'
+// Qwen2VisionTransformerPretrainedModel, Qwen2_5_VisionTransformerPretrainedModel, Qwen3VLVisionModel and
+// Qwen3_5VisionModel) without their mergers, which are the connector.
 #include "model/encoder/axial_rope.h"
 #include "model/weights/model_family.h"
 
@@ -11,7 +12,8 @@
 namespace fvlm {
 namespace {
 
-constexpr const char *qwen2 = "qwen2_vl_vision", *qwen2_5 = "qwen2_5_vl_vision", *qwen3 = "qwen3_vl_vision";
+constexpr const char *qwen2 = "qwen2_vl_vision", *qwen2_5 = "qwen2_5_vl_vision", *qwen3 = "qwen3_vl_vision",
+                     *qwen3_5 = "qwen3_5_vision";
 
 // Qwen2-VL calls the encoder's width embed_dim, and hidden_size what the merger makes.
 struct Keys {
@@ -24,6 +26,15 @@ Keys keys_of(const std::string& model_type) {
 
 const char* activation_of(const std::string& model_type) {
   return model_type == qwen2 ? "quick_gelu" : model_type == qwen2_5 ? "silu" : "gelu_pytorch_tanh";
+}
+
+// Qwen3.5 reads no inner layers.
+void read_deepstack(ConfigReader& reader, VisionConfig& out) {
+  constexpr const char* key = "deepstack_visual_indexes";
+  if (out.model_type == qwen3)
+    out.deepstack_visual_indexes = reader.wholes(key, {8, 16, 24});
+  else
+    reader.refuse_unless(reader.wholes(key, {}).empty(), key, "this model has no DeepStack: an empty list is");
 }
 
 void check_positions(ConfigReader& reader, const VisionConfig& config) {
@@ -48,11 +59,12 @@ void check(ConfigReader& reader, const VisionConfig& config) {
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool is_qwen2 = model_type == qwen2, is_qwen2_5 = model_type == qwen2_5, is_qwen3 = model_type == qwen3;
+  const bool is_qwen2 = model_type == qwen2, is_qwen2_5 = model_type == qwen2_5,
+             has_positions = model_type == qwen3 || model_type == qwen3_5;
   const auto [width, out_width] = keys_of(model_type);
   VisionConfig out;
   out.model_type = model_type;
-  out.num_hidden_layers = reader.whole("depth", is_qwen3 ? 27 : 32, 1, most_layers);
+  out.num_hidden_layers = reader.whole("depth", has_positions ? 27 : 32, 1, most_layers);
   out.num_attention_heads = reader.whole("num_heads", 16, 1, most_heads);
   out.hidden_size = reader.whole(width, is_qwen2 ? 1280 : is_qwen2_5 ? 3584 : 1152, 1, most_features);
   out.out_hidden_size = reader.whole(out_width, 3584, 1, most_features);
@@ -60,7 +72,7 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
                                    : reader.whole("intermediate_size", is_qwen2_5 ? 3420 : 4304, 1, most_features);
   out.hidden_act = reader.text("hidden_act", activation_of(model_type));
   out.num_channels = reader.whole("in_channels", 3, 1, 1024);
-  out.patch_size = reader.square("patch_size", is_qwen3 ? 16 : 14, 1, 1 << 14);
+  out.patch_size = reader.square("patch_size", has_positions ? 16 : 14, 1, 1 << 14);
   out.spatial_merge_size = reader.whole("spatial_merge_size", 2, 1, 64);
   out.temporal_patch_size = reader.whole("temporal_patch_size", 2, 1, 64);
   out.initializer_range = reader.number("initializer_range", 0.02, 0, 1e6);
@@ -72,9 +84,9 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
     out.tokens_per_second = reader.whole("tokens_per_second", 4, 1, 1000);
     out.fullatt_block_indexes = reader.wholes("fullatt_block_indexes", {7, 15, 23, 31});
   }
-  if (is_qwen3) {
+  if (has_positions) {
     out.num_position_embeddings = reader.whole("num_position_embeddings", 2304, 1, 1 << 24);
-    out.deepstack_visual_indexes = reader.wholes("deepstack_visual_indexes", {8, 16, 24});
+    read_deepstack(reader, out);
   }
   check(reader, out);
   return out;
@@ -96,10 +108,8 @@ nlohmann::json write(const VisionConfig& config) {
     out["mlp_ratio"] = config.intermediate_size / config.hidden_size;
   else
     out["intermediate_size"] = config.intermediate_size;
-  if (config.num_position_embeddings > 0) {
-    out["num_position_embeddings"] = config.num_position_embeddings;
-    out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
-  }
+  if (config.num_position_embeddings > 0) out["num_position_embeddings"] = config.num_position_embeddings;
+  if (config.model_type == qwen3) out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
   if (config.model_type == qwen2_5) {
     out["window_size"] = config.window_size;
     out["tokens_per_second"] = config.tokens_per_second;
@@ -116,7 +126,7 @@ WeightLayout layout(const VisionConfig& config) {
   WeightLayout out;
   const bool has_positions = config.num_position_embeddings > 0;
   out.ignored = {"merger.*"};
-  if (has_positions) out.ignored.push_back("deepstack_merger_list.*");
+  if (config.model_type == qwen3) out.ignored.push_back("deepstack_merger_list.*");
   const auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {
     out.tensors.push_back({name + ".weight", {outputs, inputs}, weight});
     out.tensors.push_back({name + ".bias", {outputs}, zero});
@@ -159,7 +169,8 @@ EncoderFamily qwen2_vl_family() {
   return {.name = "qwen2_vl",
           .types = {{qwen2, "Qwen2VisionTransformerPretrainedModel"},
                     {qwen2_5, "Qwen2_5_VisionTransformerPretrainedModel"},
-                    {qwen3, "Qwen3VLVisionModel"}},
+                    {qwen3, "Qwen3VLVisionModel"},
+                    {qwen3_5, "Qwen3_5VisionModel"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -1,4 +1,4 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
 #include "model/encoder/cell_vit.h"
 
 namespace fvlm::model {
