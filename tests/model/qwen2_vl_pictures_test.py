@@ -1,4 +1,4 @@
-"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL answer about picture files and videos beside transformers with its processor and the folder's own chat
+"""What Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 answer about picture files and videos beside transformers with its processor and the folder's own chat
 template.
 
 usage: qwen2_vl_pictures_test.py FVLM_ENGINE CHAT_TEMPLATE; exit 77 where transformers is missing."""
@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 from PIL import Image, ImageDraw
 from transformers import (PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
-                          Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration)
+                          Qwen2VLForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLConfig,
+                          Qwen3VLForConditionalGeneration)
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 TOKENS = {"vision_start_token_id": 259, "vision_end_token_id": 260, "image_token_id": 261, "video_token_id": 262}
@@ -36,10 +37,18 @@ MODELS = {
                                                                 "mrope_interleaved": True}},
         **TOKENS, vision_config={"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
                                  "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 1]})),
+    "qwen3_5": (Qwen3_5ForConditionalGeneration, Qwen3_5Config(
+        text_config=TEXT | {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
+                            "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
+                                                "mrope_interleaved": True, "partial_rotary_factor": 1.0}},
+        **TOKENS, vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
+                                 "num_position_embeddings": 49})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 28 * 28 * 24}
 OWN_IMAGES = {"qwen3_vl": {"patch_size": 16, "min_pixels": 4096, "max_pixels": 32 * 32 * 24, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}}
+OWN_IMAGES["qwen3_5"] = OWN_IMAGES["qwen3_vl"]
 # Without a file of its own, videos have the limits of images.
 QWEN3_VIDEOS = OWN_IMAGES["qwen3_vl"] | {"video_processor_type": "Qwen3VLVideoProcessor", "max_pixels": 32 * 32 * 200}
 SIZES = [(60, 90), (301, 77), (28, 28), (200, 190)]  # the second and the last are shrunk
@@ -61,7 +70,7 @@ def make(name, template):
     (folder / name / "tokenizer_config.json").write_text(json.dumps(
         {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}))
     (folder / name / "preprocessor_config.json").write_text(json.dumps(IMAGES | OWN_IMAGES.get(name, {})))
-    if name == "qwen3_vl":
+    if name in OWN_IMAGES:
         (folder / name / "video_preprocessor_config.json").write_text(json.dumps(QWEN3_VIDEOS))
     run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
     return model
@@ -149,10 +158,6 @@ class Pictures(unittest.TestCase):
         clip.mkdir()
         for number in range(2):
             (clip / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
-        silent = folder / "silent.model"
-        shutil.copytree(folder / "qwen3_vl.model", silent)
-        for file in silent.rglob("video_preprocessor_config.json"):
-            file.unlink()
         batch = {"frames": torch.zeros(2, 3, 28, 28), "frame_counts": torch.tensor([2]), "input_ids": torch.tensor([257, -1, -1, 9]),
                  "text_lengths": torch.tensor([4])}
         save_file(batch, folder / "video.safetensors")
@@ -168,9 +173,14 @@ class Pictures(unittest.TestCase):
         self.assertIn("the text has an <image>, and the sample has a video",
                       run(engine, "generate", folder / "qwen2_vl.model", "--video", clip, "--prompt", "<image>?", code=4))
         refusal = "the model's folder does not say how videos are prepared"
-        for verb in ("generate", "chat"):
-            asked = ["--prompt", "What?"] if verb == "generate" else []
-            self.assertIn(refusal, run(engine, verb, silent, "--video", clip, *asked, code=4))
+        for name in OWN_IMAGES:
+            silent = folder / f"{name}.silent"
+            shutil.copytree(folder / f"{name}.model", silent)
+            for file in silent.rglob("video_preprocessor_config.json"):
+                file.unlink()
+            for verb in ("generate", "chat"):
+                asked = ["--prompt", "What?"] if verb == "generate" else []
+                self.assertIn(refusal, run(engine, verb, silent, "--video", clip, *asked, code=4))
 
 
 if __name__ == "__main__":

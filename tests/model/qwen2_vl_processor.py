@@ -1,4 +1,4 @@
-"""The processors of Qwen2-VL, Qwen2.5-VL and Qwen3-VL folders. Their own processors of videos need torchvision; here the processor of
+"""The processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 folders; the last is Qwen3-VL's. Their own processors of videos need torchvision; here the processor of
 images makes the pixels of each frame, and texts and times of videos are transformers'."""
 import torch
 from transformers import BatchFeature
@@ -29,7 +29,7 @@ class VideoProcessor:
 
 
 def processor_of(folder, words, template, family="qwen2_vl"):
-    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}[family]
+    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor}[family]
     kind = type("Processor", (base,), {"check_argument_for_proper_class": lambda *_: None})
     images = Qwen2VLImageProcessorPil.from_pretrained(folder)
     return kind(images, words, VideoProcessor(images), chat_template=template)

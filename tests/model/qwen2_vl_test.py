@@ -1,4 +1,4 @@
-"""Folders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL against transformers: logits, loss and every gradient on texts with images and videos of any
+"""Folders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 against transformers: logits, loss and every gradient on texts with images and videos of any
 size inside, generated tokens, and folders that go through the engine and back.
 
 usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -8,13 +8,13 @@ import shutil
 import unittest
 
 from byte_tokenizer import tokenizer
-from with_transformers import draw, engine, folder as root, run
+from with_transformers import changed_copy, draw, engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
-                          Qwen3VLConfig, Qwen3VLForConditionalGeneration)
+                          Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration)
 
 IMAGE, VIDEO = 256, 257
 TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -23,6 +23,11 @@ TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidd
 TOKENS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 258, "vision_end_token_id": 259}
 OF_QWEN3 = TEXT | {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
                                                        "mrope_interleaved": True}}
+OF_QWEN3_5 = TEXT | {"num_hidden_layers": 4, "head_dim": 32, "rms_norm_eps": 0.1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                     "linear_key_head_dim": 12, "linear_value_head_dim": 8,
+                     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+                                         "partial_rotary_factor": 0.25}}
 VISION = {"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2, "num_position_embeddings": 25}
 MODELS = {
     "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
@@ -39,6 +44,10 @@ MODELS = {
     "without_deepstack": (Qwen3VLForConditionalGeneration, Qwen3VLConfig(
         text_config=dict(OF_QWEN3), **TOKENS, tie_word_embeddings=True,
         vision_config=VISION | {"patch_size": 8, "spatial_merge_size": 4, "deepstack_visual_indexes": []})),
+    "qwen3_5": (Qwen3_5ForConditionalGeneration, Qwen3_5Config(text_config=dict(OF_QWEN3_5), **TOKENS, vision_config=dict(VISION))),
+    "qwen3_5_tied": (Qwen3_5ForConditionalGeneration, Qwen3_5Config(
+        text_config=OF_QWEN3_5 | {"num_hidden_layers": 2, "layer_types": None, "full_attention_interval": 2}, **TOKENS,
+        tie_word_embeddings=True, vision_config=VISION | {"patch_size": 8})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 12845056}
@@ -50,9 +59,14 @@ PICTURES = {
 SECONDS = 0.6  # of a step of time
 
 
+def tolerance(name):
+    """Gradients through a delta rule: transformers' own float32 is up to 3e-5 from what it computes in float64."""
+    return 3e-5 if name.startswith("qwen3_5") else 1e-5
+
+
 def labels_steps(model):
     """Whether the text says of each step of a video when it is, so that all steps are as images."""
-    return model.config.model_type == "qwen3_vl"
+    return model.config.model_type in ("qwen3_vl", "qwen3_5")
 
 
 def shown(model, rows, columns, steps):
@@ -146,6 +160,9 @@ def make(name):
     torch.manual_seed(1)
     model = kind(config).eval()
     draw(model)
+    for key, parameter in model.named_parameters():
+        if key.endswith("A_log"):  # states that last a few rows, so that every row's gradient is more than rounding
+            parameter.data = 0.3 * torch.randn_like(parameter)
     model.save_pretrained(root / name)
     (root / name / "tokenizer.json").write_text(tokenizer())
     vision = config.vision_config
@@ -181,7 +198,7 @@ class QwenVl(unittest.TestCase):
                 for key, right in expected.items():
                     scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
                     off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-                    self.assertLessEqual(off, 1e-5, f"{name}, {batch}: {key}")
+                    self.assertLessEqual(off, tolerance(name), f"{name}, {batch}: {key}")
 
     def test_generates_the_same_tokens(self):
         for (name, model), batch in itertools.product(models.items(), PICTURES):
@@ -218,6 +235,9 @@ class QwenVl(unittest.TestCase):
         def of_experts(config, tensors):
             config["model_type"] = "qwen3_vl_moe"
 
+        def of_experts_with_a_delta_rule(config, tensors):
+            config["model_type"] = "qwen3_5_moe"
+
         def of_one_axis_after_the_other(config, tensors):
             config["text_config"]["rope_parameters"]["mrope_interleaved"] = False
 
@@ -226,6 +246,7 @@ class QwenVl(unittest.TestCase):
                 (of_a_larger_square, 'tensor "model.visual.pos_embed.weight" has the shape [25, 32]', "[36, 32]"),
                 (of_more_layers, "'deepstack_visual_indexes' names 3 layers, and the decoder that they are added to has 2", "config.json"),
                 (of_experts, '"qwen3_vl_moe" is not supported as a whole model', "qwen3_vl"),
+                (of_experts_with_a_delta_rule, '"qwen3_5_moe" is not supported as a whole model', "qwen3_5"),
                 (of_one_axis_after_the_other, "'mrope_interleaved' = false", "text_config")):
             with self.subTest(change.__name__):
                 wrong = root / change.__name__
@@ -239,6 +260,15 @@ class QwenVl(unittest.TestCase):
                     self.assertIn(word, said)
                 self.assertFalse((root / "refused").exists())
 
+    def test_layers_that_draft_tokens_are_passed_over(self):
+        drafting = changed_copy(root / "qwen3_5", tensors=lambda tensors: tensors.update(
+            {"mtp.fc.weight": torch.ones(48, 96), "mtp.layers.0.input_layernorm.weight": torch.ones(48), "mtp.norm.weight": torch.ones(48)}))
+        run(engine, "import", "--model", drafting, "--out", root / "drafting.model")
+        run(engine, "export", root / "drafting.model", "--huggingface", "--out", root / "drafting.back")
+        before, after = (load_file(root / one / "model.safetensors") for one in ("qwen3_5", "drafting.back"))
+        self.assertEqual(set(before), set(after))
+        self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in before.items()))
+
     def test_the_flat_config_of_published_folders(self):
         for name in models:
             with self.subTest(name):
@@ -250,9 +280,9 @@ class QwenVl(unittest.TestCase):
                 text = config.pop("text_config")
                 parameters = text.pop("rope_parameters")
                 old = {"rope_theta": parameters.pop("rope_theta"), "rope_scaling": {"type": "mrope", "mrope_section": [1, 3, 2]}}
-                if config["model_type"] == "qwen3_vl":  # has the keys of the text model in text_config, and other words
+                if labels_steps(models[name]):  # they have the keys of the text model in text_config, and other words
                     config["text_config"] = text | old | {"rope_scaling": parameters}
-                    config["vision_config"]["model_type"] = "qwen3_vl"
+                    config["vision_config"]["model_type"] = config["model_type"]
                 else:
                     config |= {key: value for key, value in text.items() if key not in ("model_type", "tie_word_embeddings")} | old
                     del config["vision_config"]["model_type"]

@@ -1,4 +1,4 @@
-"""The way of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
+"""The way of a Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5 that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
 and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: qwen2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
@@ -9,13 +9,17 @@ import sys
 import tarfile
 import time
 import unittest
+from unittest import mock
 
 FAMILY = sys.argv.pop(3)
+HAS_DELTA_RULE = FAMILY == "qwen3_5"  # in the first of two layers
+LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5")
 
 import peft
 from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights
-from cell_tuning import SAMPLES, CellPictures, CellTraining, write_questions
+from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, write_questions
 from qwen2_vl_processor import processor_of
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells
 CELLS = 40  # of an image at most
@@ -66,6 +70,7 @@ def write_videos():
 
 class QwenVl(CellPictures):
     sizes, decoder, end = SIZES, "model.layers.", "<|im_end|>\n"
+    linears = ("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight")  # the last two of Qwen3.5
 
     def frames_in(self, inputs):
         return inputs["image_grid_thw"].prod(1).sum().item() // 4
@@ -81,6 +86,30 @@ class QwenVl(CellPictures):
 
 
 class Training(QwenVl, CellTraining, unittest.TestCase):
+    attending = LAYERS - HAS_DELTA_RULE
+
+    def uncounted(self, counted):
+        """Less what the engine counts of a delta rule besides: three products of each row's key with a head's state, in three passes."""
+        if not HAS_DELTA_RULE:
+            return 0
+        rows = sum(inputs_of(self.processor, "Which number?", [f"question-{number}.png"])["input_ids"].shape[1]
+                   + len(self.processor.tokenizer(f"It is {number}.{self.end}")["input_ids"]) for number in range(SAMPLES))
+        heads, keys, values = 4, 8, 8
+        return -3 * 3 * rows * 2 * heads * keys * values
+
+    def test_floating_point_operations_are_those_that_pytorch_counts(self):
+        """Of a delta rule row by row, which has no matrix products, and without its convolution."""
+        with (mock.patch.object(modeling_qwen3_5, "torch_chunk_gated_delta_rule", modeling_qwen3_5.torch_recurrent_gated_delta_rule),
+              mock.patch.object(modeling_qwen3_5, "causal_conv1d_fn", lambda rows, *_, **__: rows)):
+            super().test_floating_point_operations_are_those_that_pytorch_counts()
+
+    def test_two_ranks_share_texts_and_their_positions(self):
+        if not HAS_DELTA_RULE:
+            return super().test_two_ranks_share_texts_and_their_positions()
+        said = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
+                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared", code=1)
+        self.assertIn("layers of the decoder have a convolution or a delta rule, which reads rows that another rank has", said)
+
     def test_steps_and_evaluations_are_those_of_transformers(self):
         model = self.expect_steps_of_transformers("all", self.mean_loss, 0.8)
         with torch.no_grad():
@@ -107,7 +136,7 @@ class Training(QwenVl, CellTraining, unittest.TestCase):
             self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")
 
     def test_a_new_recipe_has_room_for_a_part_of_a_long_video(self):
-        """100 steps of 25 cells, or with Qwen3-VL as many as its limit for a whole video makes; the decoder has 2048 positions."""
+        """100 steps of 25 cells, or with Qwen3-VL and Qwen3.5 as many as their limit for a whole video makes; the decoder has 2048 positions."""
         frames = [draw_picture(number, (40, 40)).quantize(8) for number in range(200)]
         video = io.BytesIO()
         frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)
@@ -116,9 +145,9 @@ class Training(QwenVl, CellTraining, unittest.TestCase):
             {"from": "human", "value": "<video>\nWhich number?"}, {"from": "gpt", "value": "It is 1."}]}) + "\n")
         run(engine, "recipe", "new", "long.lua", "--model", "model", "--data", "long.jsonl")
         recipe = (folder / "long.lua").read_text()
-        self.assertIn("max_frames = 100" if FAMILY == "qwen3_vl" else "max_frames = 1024", recipe)
+        self.assertIn("max_frames = 100" if LIMITS_WHOLE_VIDEOS else "max_frames = 1024", recipe)
         said = json.loads(run(engine, "data", "show", "long.lua", 0, "--json"))
-        self.assertIn(said["frames"], range(1000, 1025) if FAMILY != "qwen3_vl" else [100])
+        self.assertIn(said["frames"], range(1000, 1025) if not LIMITS_WHOLE_VIDEOS else [100])
 
     def test_images_beside_jsonl_are_those_in_tars(self):
         (folder / "questions.jsonl").write_text("".join(json.dumps(
@@ -157,7 +186,7 @@ class Training(QwenVl, CellTraining, unittest.TestCase):
         run(engine, "lora", "export", "adapters", "--out", "peft")
         model = loaded("hf")
         decoder = torch.nn.ModuleDict({"model": model.model.language_model})
-        decoder.config = model.config.text_config
+        decoder.config, decoder.base_model_prefix = model.config.text_config, "model"
         peft.PeftModel.from_pretrained(decoder, folder / "peft")
         self.expect_same(ours, model, inputs_of(self.processor, "Which number?", ["3.png"]))
 
