@@ -43,7 +43,7 @@ bool is_skipped(const std::string& pattern, const std::string& name) {
 }
 
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
-  return (is_packable(name, shape) || (quantization.head && is_packable_head(name, shape))) &&
+  return (is_packable(name, shape) || (!quantization.head.empty() && is_packable_head(name, shape))) &&
          std::ranges::none_of(quantization.skip, [&](const std::string& pattern) { return is_skipped(pattern, name); });
 }
 

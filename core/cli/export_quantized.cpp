@@ -14,6 +14,7 @@
 #include "model/weights/packed_weight.h"
 #include "model/weights/resolve_model.h"
 #include "quantize/quantize_model.h"
+#include "quantize/weight_schemes.h"
 
 #include <algorithm>
 
@@ -58,13 +59,12 @@ plan::Quantization quantization_of(const ParsedOptions& parsed, const std::files
     return budget::is_skipped(pattern, "decoder.lm_head.weight");
   };
   if (const auto head = parsed.value("head")) {
-    if (*head != "int8") throw Error(ErrorKind::usage, "--head {}: only int8 is supported", *head);
+    quantization.head = quantize::head_scheme(*head);
     if (std::ranges::any_of(quantization.skip, skips_head))
-      throw Error(ErrorKind::usage, "--head int8 quantizes the output head, which --skip leaves as it is");
-    quantization.head = true;
+      throw Error(ErrorKind::usage, "--head {} quantizes the output head, which --skip leaves as it is", *head);
   }
   if (quantization.skip.empty()) quantization.skip = trained ? trained->skip : std::vector<std::string>{"connector.*"};
-  if (quantization.head) std::erase_if(quantization.skip, skips_head); // of the stage
+  if (!quantization.head.empty()) std::erase_if(quantization.skip, skips_head); // of the stage
   return quantization;
 }
 

@@ -1,14 +1,12 @@
 #include "quantize/quantize_model.h"
 
 #include "base/error.h"
-#include "base/text.h"
-#include "budget/parameter_groups.h"
 #include "model/loading.h"
-#include "model/weights/blocks.h"
 #include "model/weights/convert.h"
 #include "ops/quantizer.h"
 #include "quantize/error_feedback.h"
 #include "quantize/own_head.h"
+#include "quantize/weight_schemes.h"
 
 namespace fvlm::quantize {
 namespace {
@@ -17,52 +15,13 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
-// Weights that one product reads are of one scheme, or none is quantized.
-void require_whole_blocks(const ModelDescription& description, const WeightSchemes& schemes) {
-  for (const ModelPart& part : description.parts) {
-    std::vector<FusedNames> fused;
-    if (const auto* encoder = std::get_if<VisionConfig>(&part.config)) fused = fused_weights(*encoder);
-    if (const auto* decoder = std::get_if<DecoderConfig>(&part.config)) fused = fused_weights(*decoder);
-    for (const ParameterBlock& block : blocks_of(description.layout(part), part.name + ".", fused))
-      for (const ParameterSpec& spec : block)
-        if (schemes.contains(spec.name) != schemes.contains(block.front().name))
-          throw Error(ErrorKind::usage, "{} and {} are read as one matrix: quantize both or neither",
-                      block.front().name, spec.name)
-              .advise("let --skip name both");
-  }
-}
-
-// Of the weights of a model as it is written. A connector never quantizes activations, and a head has 8 bits.
-WeightSchemes chosen(const ModelDescription& description, const plan::Quantization& quantization) {
-  const PackedScheme &scheme = packed_scheme(quantization.scheme), &int8 = packed_scheme("int8");
-  WeightSchemes schemes;
-  for (const ModelPart& part : description.parts)
-    for (const TensorSpec& spec : description.layout(part).tensors) {
-      const std::string name = part.name + "." + spec.name;
-      if (!spec.parameter || !budget::is_quantized(quantization, name, spec.shape)) continue;
-      const bool takes_int8 = (part.role() == Role::connector && scheme.bits == 8) ||
-                              (is_packable_head(name, spec.shape) && scheme.bits != 8);
-      schemes.emplace(name, takes_int8 ? &int8 : &scheme);
-    }
-  if (schemes.empty())
-    throw Error(ErrorKind::usage, "every linear weight is skipped: there is nothing to quantize")
-        .advise("narrow the patterns of --skip");
-  require_whole_blocks(description, schemes);
-  return schemes;
-}
-
-ModelDescription described(const ModelDirectory& directory, const plan::Quantization& quantization) {
-  ModelDescription description = directory.description();
-  if (quantization.head) give_own_heads(description);
-  return description;
-}
-
 // Writes parameter by parameter, quantizing each weight when the first of its tensors is wanted.
 class Writing {
  public:
   Writing(const QuantizeRequest& request, Registry& registry, const ModelDirectory& directory)
       : request_(request), registry_(registry), directory_(directory),
-        description_(described(directory, request.quantization)), schemes_(chosen(description_, request.quantization)),
+        description_(description_of(directory, request.quantization)),
+        schemes_(weight_schemes(description_, request.quantization)),
         writer_(
             request.out, description_,
             [&](const std::string& name) { return request.dtype.value_or(directory.at(name).view->dtype); }, schemes_) {

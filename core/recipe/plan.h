@@ -414,7 +414,7 @@ struct Guard {
 struct Quantization {
   std::string scheme = "int8"; // a plugin's kind "fvlm.quantizer/1:SCHEME"
   std::vector<std::string> skip = {"decoder.lm_head", "vision.*"};
-  bool head = false; // output heads, too, which no recipe says: training needs their numbers
+  std::string head; // scheme of output heads; empty: they stay as they are, as training needs their numbers
 };
 
 struct Plan {

@@ -10,6 +10,7 @@
 #include "model/weights/blocks.h"
 #include "model/weights/packed_weight.h"
 #include "quantize/own_head.h"
+#include "quantize/weight_schemes.h"
 
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
@@ -22,11 +23,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// As the model is compared: with heads of their own where those are to be quantized.
+plan::Quantization quantization_of(const QuantRequest& request, const PackedScheme& layers) {
+  return {layers.name, request.skip, request.head};
+}
+
+// As the model is compared: with heads of its own where those are quantized, in whichever scheme.
 ModelDescription description_of(const ModelDirectory& directory, const QuantRequest& request) {
-  ModelDescription description = directory.description();
-  if (request.head) quantize::give_own_heads(description);
-  return description;
+  return quantize::description_of(directory, quantization_of(request, packed_schemes().front()));
+}
+
+// How its weights are stored; what is not there stays as it is.
+WeightSchemes weight_schemes(const ModelDirectory& directory, const QuantRequest& request, const PackedScheme& layers) {
+  return quantize::weight_schemes(description_of(directory, request), quantization_of(request, layers));
+}
+
+const PackedScheme* scheme_in(const WeightSchemes& schemes, const std::string& name) {
+  const auto found = schemes.find(name);
+  return found == schemes.end() ? nullptr : found->second;
 }
 
 std::unique_ptr<model::Model> plain_model(const ModelDirectory& directory, const QuantRequest& request) {
@@ -44,16 +57,10 @@ std::unique_ptr<model::Model> plain_model(const ModelDirectory& directory, const
   return model;
 }
 
-// How a weight is stored; null: as it is. `name`: in the model directory.
-const PackedScheme* scheme_of(const PackedScheme& scheme, const QuantRequest& request, const std::string& name,
-                              std::span<const int64_t> shape) {
-  if (!budget::is_quantized({scheme.name, request.skip, request.head}, name, shape)) return nullptr;
-  return is_packable_head(name, shape) && scheme.bits != 8 ? &packed_scheme("int8") : &scheme;
-}
-
 QuantReport::Size size_of(const ModelDirectory& directory, const QuantRequest& request, const PackedScheme& scheme) {
   QuantReport::Size size{scheme.name, 0, 0, 0, 0, 0};
   const ModelDescription description = description_of(directory, request);
+  const WeightSchemes schemes = weight_schemes(directory, request, scheme);
   for (const ModelPart& part : description.parts)
     for (const TensorSpec& spec : description.layout(part).tensors) {
       if (!spec.parameter) continue;
@@ -62,7 +69,7 @@ QuantReport::Size size_of(const ModelDirectory& directory, const QuantRequest& r
       const int64_t stored = static_cast<int64_t>(source.view->byte_size()),
                     plain = source.name == name ? stored : 0; // of a tied head the embedding has them
       int64_t packed = plain;
-      if (const PackedScheme* own = scheme_of(scheme, request, name, spec.shape)) {
+      if (const PackedScheme* own = scheme_in(schemes, name)) {
         packed = packed_bytes(*own, spec.shape[0], spec.shape[1]);
         ++size.weights;
         size.plain += stored;
@@ -156,10 +163,9 @@ std::vector<QuantReport::Product> time_products(const ModelDirectory& directory,
 std::unique_ptr<model::Model> quantized_copy(const ModelDirectory& directory, model::Model& plain,
                                              const PackedScheme& scheme, const QuantRequest& request,
                                              const ops::Operations& ops, Registry& registry) {
+  const WeightSchemes schemes = weight_schemes(directory, request, scheme);
   model::ArenaOptions arena = request.execution.arena(false);
-  arena.scheme_of = [&](const ParameterSpec& spec) {
-    return scheme_of(scheme, request, budget::directory_name(spec.name), spec.shape);
-  };
+  arena.scheme_of = [&](const ParameterSpec& spec) { return scheme_in(schemes, budget::directory_name(spec.name)); };
   auto copy = std::make_unique<model::Model>(model::config_of(description_of(directory, request)), arena);
   for (ops::Parameter& parameter : copy->parameters().all()) {
     const at::Tensor& value = plain.parameters().at(parameter.name).value;
@@ -230,10 +236,11 @@ std::vector<QuantReport::Loss> measure_losses(const ModelDirectory& directory, c
   };
   evaluate("", "none");
   for (const PackedScheme& scheme : request.schemes) {
+    const WeightSchemes schemes = weight_schemes(directory, request, scheme);
     std::map<std::string, std::vector<std::pair<ops::Parameter*, const PackedScheme*>>> modules;
     for (ops::Parameter& parameter : model->parameters().all()) {
       const std::string name = budget::directory_name(parameter.name);
-      const PackedScheme* own = scheme_of(scheme, request, name, parameter.value.sizes());
+      const PackedScheme* own = scheme_in(schemes, name);
       if (!own) continue;
       modules[module_of(name)].emplace_back(&parameter, own);
       modules["all"].emplace_back(&parameter, own);

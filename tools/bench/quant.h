@@ -21,7 +21,7 @@ struct QuantRequest {
   std::string shape;
   std::optional<plan::Plan> plan; // whose evaluation sets give the losses; none: no losses
   std::vector<std::string> skip{"connector.*"};
-  bool head = false; // the output head in 8 bits as well
+  std::string head; // scheme of the output head; empty: it stays as it is
   std::vector<PackedScheme> schemes = packed_schemes();
   std::vector<int64_t> tokens{1, 8, 32}; // rows of a product, and prompts that are answered at once
   int64_t prompt = 72, answer = 128;     // tokens of each; an answer of 0: no generation is measured

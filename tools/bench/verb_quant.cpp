@@ -10,6 +10,7 @@
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "model/weights/resolve_model.h"
+#include "quantize/weight_schemes.h"
 
 #include <fmt/format.h>
 
@@ -113,10 +114,7 @@ int bench_quant(Arguments arguments) {
     for (const std::string& name : split(*names, ',')) request.schemes.push_back(packed_scheme(name));
   }
   if (const auto skip = parsed->values("skip"); !skip.empty()) request.skip = skip;
-  if (const auto head = parsed->value("head")) {
-    if (*head != "int8") throw Error(ErrorKind::usage, "--head {}: only int8 is supported", *head);
-    request.head = true;
-  }
+  if (const auto head = parsed->value("head")) request.head = quantize::head_scheme(*head);
   if (const auto recipe = parsed->value("recipe"))
     request.plan = recipe::resolve(recipe_request(*parsed, *recipe)).plan;
   request.execution = execution_of(*parsed);
