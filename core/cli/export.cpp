@@ -41,10 +41,9 @@ Options export_options() {
       .value("gguf", "f32|f16|bf16|q8_0|q4_0", "write GGUF files whose matrices have this type")
       .flag("decoder-only", "with --gguf: leave out mmproj.gguf; the model then reads texts alone")
       .value("quantize", "int8|int4", "quantize the weights of linears; embeddings and output heads stay as they are")
-      .value(
-          "head", "int8",
-          "with --quantize: the output head as well, in 8 bits; one that is tied to the embedding becomes a matrix of "
-          "its own")
+      .value("head", "int8|int4",
+             "with --quantize: the output head as well, in 8 or 4 bits; one that is tied to the embedding becomes a "
+             "matrix of its own; int4 not with --activations")
       .value("activations", "int8",
              "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
       .repeated_value(

@@ -24,11 +24,15 @@ void require_whole_blocks(const ModelDescription& description, const WeightSchem
   }
 }
 
-// A connector never quantizes activations. A head in 8 bits does where the layers do.
+// A connector never quantizes activations. A head does where the layers do, since a config.json is read that says the
+// same of all modules of a part.
 const PackedScheme& scheme_of(const plan::Quantization& quantization, Role role, bool is_head) {
   const PackedScheme& layers = packed_scheme(quantization.scheme);
   if (is_head) {
     const PackedScheme& head = packed_scheme(quantization.head);
+    if (layers.quantizes_activations && head.bits != layers.bits)
+      throw Error(ErrorKind::usage, "--head {} with activations in int8: expected --head int8", head.name)
+          .advise("leave out --activations, or w8a8 of --schemes");
     return head.bits == layers.bits ? layers : head;
   }
   return role == Role::connector && layers.quantizes_activations ? packed_scheme("int8") : layers;
@@ -37,7 +41,9 @@ const PackedScheme& scheme_of(const plan::Quantization& quantization, Role role,
 } // namespace
 
 std::string head_scheme(const std::string& name) {
-  if (name != "int8") throw Error(ErrorKind::usage, "--head {}: only int8 is supported", name);
+  const PackedScheme* scheme = find_packed_scheme(name);
+  if (!scheme || scheme->quantizes_activations)
+    throw Error(ErrorKind::usage, "--head: expected int8 or int4, got '{}'", name);
   return name;
 }
 

@@ -134,6 +134,18 @@ class Stored(unittest.TestCase):
         self.assertEqual(sizes["fp32"]["model_plain_bytes"], 2 * sizes["bf16"]["model_plain_bytes"])
         self.assertEqual(sizes["fp32"]["packed_bytes"], sizes["bf16"]["packed_bytes"])
 
+    def test_packs_the_head_in_the_scheme_that_is_named(self):
+        sizes = []
+        for head in ([], ["--head", "int8"], ["--head", "int4"]):
+            words = ["--shape", "tiny", "--schemes", "int8,int4", "--tokens", "1", "--repeat", "1", "--answer", "2", *head, "--json"]
+            found = subprocess.run([str(engine), "bench", "quant", *words], capture_output=True, text=True, check=True)
+            sizes.append(json.loads(found.stdout)["sizes"])
+        for none, int8, int4 in zip(*sizes):
+            self.assertEqual([none["weights"] + 1] * 2, [int8["weights"], int4["weights"]])
+            rows = 512  # of 128 codes and a scale of 4 bytes, or of four scales
+            self.assertEqual(int8["packed_bytes"] - none["packed_bytes"], rows * (128 + 4))
+            self.assertEqual(int4["packed_bytes"] - none["packed_bytes"], rows * (64 + 16))
+
 
 class Mixed(unittest.TestCase):
     def test_counts_every_client_and_every_page(self):

@@ -54,6 +54,17 @@ def rounded_rows(x):
     return codes.to(x.dtype) * scale.to(x.dtype)
 
 
+def require_packed(test, packed, name, weight, bits):
+    """That codes lie as those of compressed-tensors, and are the nearest to a weight's numbers by their scales."""
+    scale = packed[name + "_scale"]
+    test.assertEqual(packed[name + "_shape"].tolist(), list(weight.shape))
+    codes = unpack_from_int32(packed[name + "_packed"], bits, weight.shape)
+    test.assertTrue(torch.equal(pack_to_int32(codes, bits), packed[name + "_packed"]), name)
+    spread = scale.repeat_interleave(weight.shape[1] // scale.shape[1], 1)
+    limits = (-127, 127) if bits == 8 else (-8, 7)
+    test.assertTrue(torch.equal(codes.float(), (weight / spread).round().clamp(*limits)), name)
+
+
 class Exported(unittest.TestCase):
     def test_packed_bytes_are_those_of_compressed_tensors(self):
         for scheme, bits in BITS.items():
@@ -62,13 +73,7 @@ class Exported(unittest.TestCase):
                 names = [name.removesuffix("_packed") for name in packed if name.endswith("weight_packed")]
                 self.assertGreater(len(names), 10)
                 for name in names:
-                    weight, scale = plain[name], packed[name + "_scale"]
-                    self.assertEqual(packed[name + "_shape"].tolist(), list(weight.shape))
-                    codes = unpack_from_int32(packed[name + "_packed"], bits, weight.shape)
-                    self.assertTrue(torch.equal(pack_to_int32(codes, bits), packed[name + "_packed"]), name)
-                    spread = scale.repeat_interleave(weight.shape[1] // scale.shape[1], 1)
-                    limits = (-127, 127) if bits == 8 else (-8, 7)
-                    self.assertTrue(torch.equal(codes.float(), (weight / spread).round().clamp(*limits)), name)
+                    require_packed(self, packed, name, plain[name], bits)
 
     def test_what_stays_as_it_is(self):
         packed = tensors_of("int8", "decoder")
@@ -162,42 +167,50 @@ class Exported(unittest.TestCase):
 
 
 class Head(unittest.TestCase):
-    """`--head int8`: the tied head becomes a matrix of its own in 8 bits, and the embedding keeps its numbers."""
+    """`--head`: the tied head becomes a matrix of its own in 8 or 4 bits, and the embedding keeps its numbers."""
+    CASES = [("int8", "int8"), ("int8", "int4"), ("int4", "int8"), ("int4", "int4")]
 
     @classmethod
     def setUpClass(cls):
-        for scheme in BITS:
-            run(engine, "export", root / "plain", "--quantize", scheme, "--head", "int8", "--out", root / f"{scheme}-head")
-            run(engine, "export", root / f"{scheme}-head", "--huggingface", "--out", root / f"{scheme}-head-hf")
+        for scheme, head in cls.CASES:
+            run(engine, "export", root / "plain", "--quantize", scheme, "--head", head, "--out", root / f"{scheme}-head-{head}")
+            run(engine, "export", root / f"{scheme}-head-{head}", "--huggingface", "--out", root / f"{scheme}-head-{head}-hf")
 
-    def test_head_has_eight_bits(self):
-        for scheme in BITS:
-            packed, plain = tensors_of(f"{scheme}-head", "decoder"), tensors_of("plain", "decoder")["model.embed_tokens.weight"]
+    def test_head_has_its_bits(self):
+        plain = tensors_of("plain", "decoder")["model.embed_tokens.weight"]
+        for scheme, head in self.CASES:
+            packed, layers = tensors_of(f"{scheme}-head-{head}", "decoder"), tensors_of(scheme, "decoder")
             self.assertTrue(torch.equal(plain, packed["model.embed_tokens.weight"]))
-            scale = packed["lm_head.weight_scale"]
-            self.assertEqual(scale.shape, (plain.shape[0], 1))
-            codes = unpack_from_int32(packed["lm_head.weight_packed"], 8, plain.shape)
-            self.assertTrue(torch.equal(codes.float(), (plain / scale).round().clamp(-127, 127)))
-            layers = tensors_of(scheme, "decoder")
+            require_packed(self, packed, "lm_head.weight", plain, BITS[head])
+            self.assertEqual(packed["lm_head.weight_scale"].shape, (plain.shape[0], {"int8": 1, "int4": 3}[head]))  # 96 columns: 32
             self.assertEqual(set(packed) - set(layers), {f"lm_head.weight_{suffix}" for suffix in ("packed", "scale", "shape")})
             self.assertTrue(all(torch.equal(tensor, packed[name]) for name, tensor in layers.items()))
 
     def test_in_transformers(self):
-        for scheme in BITS:
-            model = AutoModelForImageTextToText.from_pretrained(root / f"{scheme}-head-hf").eval()
+        for scheme, head in self.CASES:
+            name = f"{scheme}-head-{head}"
+            model = AutoModelForImageTextToText.from_pretrained(root / f"{name}-hf").eval()
             ids = torch.tensor([TOKENS])
             with torch.no_grad():
                 right = model(input_ids=ids, pixel_values=frames[None], labels=ids.where(ids != IMAGE, -100))
-            mine = traced(f"{scheme}-head")
-            self.assertLess(relative(mine["logits"], right.logits[0][ids[0] != IMAGE]), 2e-5, scheme)
+            mine = traced(name)
+            self.assertLess(relative(mine["logits"], right.logits[0][ids[0] != IMAGE]), 2e-5, name)
             self.assertLess(abs(mine["loss"].item() / right.loss.item() - 1), 1e-5)
             self.assertGreater(relative(mine["logits"], traced(scheme)["logits"]), 1e-4, "the head was not quantized")
-            decoder = AutoModelForCausalLM.from_pretrained(root / f"{scheme}-head" / "decoder").eval()
+            decoder = AutoModelForCausalLM.from_pretrained(root / name / "decoder").eval()
             ids = torch.tensor([[40, 41, 42, 43]])
             with torch.no_grad():
                 self.assertLess(relative(decoder(ids).logits, model(ids).logits), 1e-6)
-            run(engine, "import", "--model", root / f"{scheme}-head-hf", "--out", root / f"{scheme}-head-again")
-            self.assertTrue(torch.equal(traced(f"{scheme}-head-again")["logits"], mine["logits"]))
+            run(engine, "import", "--model", root / f"{name}-hf", "--out", root / f"{name}-again")
+            self.assertTrue(torch.equal(traced(f"{name}-again")["logits"], mine["logits"]))
+
+    def test_beside_activations_in_int8(self):
+        """It reads them in int8, too."""
+        run(engine, "export", root / "plain", "--quantize", "int8", "--activations", "int8", "--head", "int8", "--out", root / "w8a8-head")
+        groups = json.loads((root / "w8a8-head" / "decoder" / "config.json").read_text())["quantization_config"]["config_groups"]
+        self.assertEqual([one["input_activations"]["num_bits"] for one in groups.values()
+                          if any("lm_head" in target for target in one["targets"])], [8])
+        self.assertGreater(relative(traced("w8a8-head")["logits"], traced("int8-head-int8")["logits"]), 1e-3, "no activations are rounded")
 
 
 class Llava(unittest.TestCase):
@@ -268,7 +281,9 @@ class Refused(unittest.TestCase):
                      words=["q_proj", "k_proj", "read as one matrix"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "connector.*", "--skip", "visoin.*", *out, code=2,
                      words=["--skip visoin.*: no module of the model matches", "decoder."])
-        self.refused("export", root / "plain", "--quantize", "int4", "--head", "int4", *out, code=2, words=["--head int4", "int8"])
+        self.refused("export", root / "plain", "--quantize", "int8", "--head", "w8a8", *out, code=2, words=["--head", "int8 or int4", "w8a8"])
+        self.refused("export", root / "plain", "--quantize", "int8", "--activations", "int8", "--head", "int4", *out, code=2,
+                     words=["--head int4", "activations", "--head int8"])
         self.refused("export", root / "plain", "--quantize", "int4", "--head", "int8", "--skip", "decoder.lm_*", *out, code=2,
                      words=["--head int8", "--skip"])
         self.refused("export", root / "plain", "--head", "int8", *out, code=2, words=["--head needs --quantize"])

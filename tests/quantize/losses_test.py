@@ -69,12 +69,14 @@ class Losses(unittest.TestCase):
         self.assertNotEqual(loss, plain)
         self.assertLess(loss / plain - 1, 0.015, f"{plain} -> {loss}")
 
-    def test_a_head_in_int8(self):
+    def test_heads(self):
+        """One in int8 changes this loss by 0.01 %, one in int4 by 0.12 %, whatever the layers have."""
         for scheme in ("int8", "int4"):
             layers = loss_of(exported(learnt, f"{scheme}-layers", "--quantize", scheme))
-            loss = loss_of(exported(learnt, f"{scheme}-head", "--quantize", scheme, "--head", "int8"))
-            self.assertNotEqual(loss, layers)
-            self.assertLess(abs(loss / layers - 1), 0.001, f"{scheme}: {layers} -> {loss}")
+            for head, bound in (("int8", 0.001), ("int4", 0.004)):
+                loss = loss_of(exported(learnt, f"{scheme}-head-{head}", "--quantize", scheme, "--head", head))
+                self.assertNotEqual(loss, layers)
+                self.assertLess(abs(loss / layers - 1), bound, f"{scheme}, head in {head}: {layers} -> {loss}")
 
     def test_training_for_few_bits(self):
         for scheme in ("int8", "int4"):

@@ -232,7 +232,7 @@ TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
 TEST_F(LoraRun, LearnsOnInt4WithAndWithoutAQuantizedHead) {
   write_file_atomic(recipe(), small_recipe());
   run("captions", {"stages.align.samples=1200", "stages.align.optimizer.lr=0.01"}, {.stage = "align"});
-  for (const std::string head : {"", "int8"}) {
+  for (const std::string head : {"", "int8", "int4"}) {
     const std::string base = "int4" + head, qlora = "qlora-" + base;
     SCOPED_TRACE(base);
     quantize::QuantizeRequest request;

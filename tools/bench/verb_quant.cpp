@@ -85,7 +85,8 @@ int bench_quant(Arguments arguments) {
       .repeated_value("set", "PATH=VALUE", "change a value of the recipe's plan (repeatable)")
       .repeated_value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)")
       .repeated_value("skip", "GLOB", "a module that stays as it is (repeatable); default connector.*")
-      .value("head", "int8", "the output head in 8 bits as well, as `export --quantize --head int8` stores it")
+      .value("head", "int8|int4",
+             "the output head as well, as `export --quantize --head` stores it; int4 not with w8a8")
       .value("schemes", "LIST", "default: int8,int4,w8a8")
       .value("tokens", "LIST", "rows of a product, and prompts that are answered at once; default 1,8,32")
       .value("prompt", "N", "tokens of each prompt; default 72")
