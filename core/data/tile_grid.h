@@ -10,11 +10,21 @@ namespace fvlm {
 
 // Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
 // of tiles (visual_marks.h).
-enum class TileForm { idefics3, internvl, llava_next, llava_onevision, qwen2_vl, pixtral, lighton_ocr, lfm2_vl };
+enum class TileForm {
+  idefics3,
+  internvl,
+  llava_next,
+  llava_onevision,
+  qwen2_vl,
+  pixtral,
+  lighton_ocr,
+  lfm2_vl,
+  paddleocr
+};
 // Whether tiles are cells, the squares of patches that become one row of the decoder each.
 constexpr bool has_cells(TileForm form) {
   return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr ||
-         form == TileForm::lfm2_vl;
+         form == TileForm::lfm2_vl || form == TileForm::paddleocr;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all

@@ -80,10 +80,30 @@ std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
-std::vector<TokenId> rows_between(const Tokenizer& tokenizer, const char* start, const char* end, int64_t rows) {
-  std::vector<TokenId> ids{special_token(tokenizer, start)};
+struct Around {
+  const char *start = "", *end = "";
+};
+
+// The tokens before and behind all rows of an image.
+Around tokens_around(TileForm form) {
+  switch (form) {
+  case TileForm::internvl:
+    return {"<img>", "</img>"};
+  case TileForm::qwen2_vl:
+    return {"<|vision_start|>", "<|vision_end|>"};
+  case TileForm::lfm2_vl:
+    return {"<|image_start|>", "<|image_end|>"};
+  case TileForm::paddleocr:
+    return {"<|IMAGE_START|>", "<|IMAGE_END|>"};
+  default:
+    return {};
+  }
+}
+
+std::vector<TokenId> rows_between(const Tokenizer& tokenizer, Around around, int64_t rows) {
+  std::vector<TokenId> ids{special_token(tokenizer, around.start)};
   append_rows(ids, rows);
-  ids.push_back(special_token(tokenizer, end));
+  ids.push_back(special_token(tokenizer, around.end));
   return ids;
 }
 
@@ -98,7 +118,8 @@ std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int
 }
 
 std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
-  std::vector<TokenId> ids{special_token(tokenizer, "<|image_start|>")};
+  const Around around = tokens_around(TileForm::lfm2_vl);
+  std::vector<TokenId> ids{special_token(tokenizer, around.start)};
   const int64_t side = grid.tile_cells;
   if (side == 0) append_rows(ids, grid.rows * grid.columns * rows_per_frame);
   for (int64_t row = 1; side > 0 && row <= grid.rows / side; ++row)
@@ -110,21 +131,22 @@ std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int
     ids.push_back(special_token(tokenizer, "<|img_thumbnail|>"));
     append_rows(ids, grid.whole_rows * grid.whole_columns * rows_per_frame);
   }
-  ids.push_back(special_token(tokenizer, "<|image_end|>"));
+  ids.push_back(special_token(tokenizer, around.end));
   return ids;
 }
 
-constexpr const char *vision_start = "<|vision_start|>", *vision_end = "<|vision_end|>";
-
-// What an image of cells needs at a mark: the chat templates of Qwen2-VL write the tokens around it themselves.
-std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image) {
+// What an image of cells needs at a mark: the chat templates of Qwen2-VL and PaddleOCR-VL write the tokens around it
+// themselves.
+std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image,
+                                  TileForm form) {
   if (image.front() == visual_placeholder) return image; // nothing stands before it
   const bool is_begun = mark > 0 && ids[mark - 1] == image.front();
   const bool is_ended = mark + 1 < ids.size() && ids[mark + 1] == image.back();
+  const Around around = tokens_around(form);
   if (is_begun != is_ended)
     throw Error(ErrorKind::data, "the chat template writes {} an image without {} {} it",
-                is_begun ? fmt::format("{} before", vision_start) : fmt::format("{} behind", vision_end),
-                is_begun ? vision_end : vision_start, is_begun ? "behind" : "before")
+                is_begun ? fmt::format("{} before", around.start) : fmt::format("{} behind", around.end),
+                is_begun ? around.end : around.start, is_begun ? "behind" : "before")
         .advise("let it write both around each image, or neither, and they are added");
   return is_begun ? image.subspan(1, image.size() - 2) : image;
 }
@@ -255,9 +277,9 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   case TileForm::idefics3:
     return idefics3_text(tokenizer, grid, rows_per_frame);
   case TileForm::internvl:
-    return rows_between(tokenizer, "<img>", "</img>", grid.frames() * rows_per_frame);
   case TileForm::qwen2_vl:
-    return rows_between(tokenizer, vision_start, vision_end, grid.frames() * rows_per_frame);
+  case TileForm::paddleocr:
+    return rows_between(tokenizer, tokens_around(form), grid.frames() * rows_per_frame);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::lighton_ocr:
@@ -273,6 +295,7 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids) {
+  frames.form = form;
   frames.are_cells = has_cells(form);
   frames.are_of_video = !grids.empty() && grids.front().is_of_video();
   for (const TileGrid& grid : grids)
@@ -310,7 +333,8 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
         auto label = frames.video_labels.begin();
         for (; image != end; ++image) {
           if (is_video && label != frames.video_labels.end()) append(expanded, *label++);
-          append(expanded, frames.are_cells && frames.video_labels.empty() ? cells_at(ids, i, *image) : *image);
+          append(expanded,
+                 frames.are_cells && frames.video_labels.empty() ? cells_at(ids, i, *image, frames.form) : *image);
         }
         if (!mask.empty()) expanded_mask.resize(expanded.size());
         continue;

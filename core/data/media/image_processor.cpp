@@ -122,6 +122,16 @@ ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t m
   return size;
 }
 
+// In proportion, but for rounding, so that each side has a cell's length at least.
+ImageSize of_a_cell_at_least(ImageSize image, int64_t cell) {
+  const auto in_proportion = [cell](int64_t other, int64_t shorter) {
+    return static_cast<int64_t>(std::nearbyint(static_cast<double>(other * cell) / static_cast<double>(shorter)));
+  };
+  if (image.height < cell) image = {cell, in_proportion(image.width, image.height)};
+  if (image.width < cell) image = {in_proportion(image.height, image.width), cell};
+  return image;
+}
+
 // The size that fits in another, with both sides rounded up to multiples of a cell.
 ImageSize by_longest_sides(ImageSize image, int64_t cell, ImageSize most) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width),
@@ -225,6 +235,9 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       sizes.tiled = by_kept_pixels(image, *processor.tile, processor.grids);
       sizes.resized = fitted(image, sizes.tiled);
       break;
+    case TileForm::paddleocr:
+      image = of_a_cell_at_least(image, *processor.tile);
+      [[fallthrough]];
     case TileForm::qwen2_vl:
       require_ratio(image);
       if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);

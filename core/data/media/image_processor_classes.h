@@ -75,6 +75,10 @@ inline constexpr ProcessorClass families[]{
     of_idefics3("Idefics3ImageProcessor"),
     of_idefics3("SmolVLMImageProcessor"),
     {.type = "Qwen2VLImageProcessor", .tile_form = TileForm::qwen2_vl},
+    {.type = "PaddleOCRVLImageProcessor",
+     .tile_form = TileForm::paddleocr,
+     .min_pixels = 384 * 384,
+     .max_pixels = 1536 * 1536},
     {.type = "PixtralImageProcessor", .edge = 1024, .tile_form = TileForm::pixtral, .patch = 16},
     {.type = "Lfm2VlImageProcessor",
      .filter = ResizeFilter::bilinear,
@@ -95,7 +99,7 @@ inline constexpr std::array known_keys{
     "image_std", "do_pad", "pad_size", "do_image_splitting", "max_image_size", "data_format", "input_data_format",
     // of video, of the program that reads the config, and of text
     "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors", "return_row_col_info", "device",
-    "disable_grouping", "image_seq_length",
+    "disable_grouping", "image_seq_length", "auto_map",
     // of InternVL and Gemma 3
     "crop_to_patches", "min_patches", "max_patches", "do_pan_and_scan", "pan_and_scan_min_crop_size",
     "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",

@@ -331,8 +331,11 @@ class Reader {
     constexpr int64_t most_pixels = 64 << 20;
     const int64_t patch = reader_.square("patch_size", family_->patch, 1, max_edge),
                   merge = reader_.whole("merge_size", 2, 1, most_patches);
-    out_.step_frames = reader_.whole("temporal_patch_size", 2, 1, most_patches);
-    out_.tile_form = TileForm::qwen2_vl;
+    const bool is_of_paddle = family_->tile_form == TileForm::paddleocr;
+    out_.step_frames = reader_.whole("temporal_patch_size", is_of_paddle ? 1 : 2, 1, most_patches);
+    reader_.refuse_unless(!is_of_paddle || out_.step_frames == 1, "temporal_patch_size",
+                          "this encoder reads single images: 1 is");
+    out_.tile_form = *family_->tile_form;
     out_.splits_into_tiles = true;
     out_.tile = patch * merge;
     require_whole_cells();

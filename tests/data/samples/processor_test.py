@@ -28,6 +28,8 @@ try:
     # The processor takes a function from the module of an image processor that needs torchvision; this one has the same.
     sys.modules["transformers.models.pixtral.image_processing_pixtral"] = image_processing_pil_pixtral
     from transformers.models.lighton_ocr import processing_lighton_ocr
+    from transformers.models.paddleocr_vl import processing_paddleocr_vl
+    from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
     from transformers.models.pixtral.processing_pixtral import PixtralProcessor as WithTorchvision
     from transformers.models.qwen2_vl import processing_qwen2_vl
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -57,6 +59,12 @@ INTERNVL = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '
             "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{{'<|im_end|>\n'}}{% endfor %}"
             "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}")
 
+PADDLEOCR = ("{{ cls_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ 'User: ' }}{% for part in message['content'] %}"
+             "{% if part['type'] == 'image' %}{{ '<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>' }}{% endif %}{% endfor %}"
+             "{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{{ '\n' }}"
+             "{% else %}{% if message['role'] == 'assistant' %}{{ 'Assistant:\n' }}{% endif %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"
+             "{{ eos_token if message['role'] == 'assistant' else '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}")
+
 
 class InternVLProcessor(processing_internvl.InternVLProcessor):
     """Without its processor of videos, which needs torchvision."""
@@ -80,6 +88,13 @@ class PixtralProcessor(WithTorchvision):
 
 
 class LightOnOcrProcessor(processing_lighton_ocr.LightOnOcrProcessor):
+    """With the image processor that needs no torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class PaddleOCRVLProcessor(processing_paddleocr_vl.PaddleOCRVLProcessor):
     """With the image processor that needs no torchvision."""
 
     def check_argument_for_proper_class(self, *_):
@@ -269,6 +284,29 @@ class Processors(unittest.TestCase):
             images = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 150}, patch_size=patch)
             processor = LightOnOcrProcessor(images, words, patch_size=14, spatial_merge_size=2, chat_template=words.chat_template)
             self.expect_equal_cells(processor, 28, "<|image_pad|>", images_kwargs={"patch_size": 28} if patch == 14 else {})
+
+    def test_paddleocr_vl(self):
+        """The template writes all images before the text, and the tokens around them; small images grow to a cell in proportion, but for rounding."""
+        words = tokenizer_with(PADDLEOCR, image="<|IMAGE_PLACEHOLDER|>", start="<|IMAGE_START|>", end="<|IMAGE_END|>", begin="<|begin_of_sentence|>")
+        words.image_token, words.cls_token = "<|IMAGE_PLACEHOLDER|>", "<|begin_of_sentence|>"
+        samples = [*(([said("user", None, "OCR:"), said("assistant", "The moon.")], [picture(*size)])
+                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7), (300, 9), (13, 700), (27, 29))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
+                   ([said("system", "Read."), said("user", None, "Chart Recognition:"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 90), picture(60, 200)])]
+        for least, most in ((1, 12), (3, 40), (20, 25)):
+            images = PaddleOCRVLImageProcessorPil(size={"shortest_edge": least * 28 * 28, "longest_edge": most * 28 * 28})
+            processor = PaddleOCRVLProcessor(images, words, chat_template=words.chat_template)
+            lines, pixels, image = self.processed(processor, 28, 1, samples, "<|IMAGE_PLACEHOLDER|>")
+            at = 0
+            for line, (messages, shown) in zip(lines, samples):
+                theirs = processor(text=processor.apply_chat_template(messages, tokenize=False), images=[shown], return_tensors="np")
+                self.assertEqual([image if token < 0 else token for token in json.loads(line)["ids"]], theirs["input_ids"][0].tolist())
+                for patches, (_, height, width) in zip(numpy.split(theirs["pixel_values"], theirs["image_grid_thw"].prod(1).cumsum()[:-1]), theirs["image_grid_thw"]):
+                    cells = patches.reshape(height // 2, 2, width // 2, 2, 3, 14, 14).transpose(0, 2, 4, 1, 5, 3, 6)
+                    self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                    at += cells.size
+            self.assertEqual(at, pixels.size)
 
     def test_lfm2_vl(self):
         tiles = {f"tile_{row}_{column}": f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 11)}
