@@ -231,14 +231,15 @@ function fvlm.gemma3(table) end
 function fvlm.paligemma(table) end
 
 ---The normalized patches of each cell of an image side by side in one row, and two linears with a GELU between them,
----as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
+---as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL.
 ---@class fvlm.Qwen2Vl
 ---@field factor? integer Patches along each side of a cell, as the encoder has them. Default: `2`.
 ---@field rms_norm? boolean Whether patches are normalized by an RMSNorm, as in Qwen2.5-VL, or by a LayerNorm. Default: `false`.
+---@field norm_eps? number The epsilon of these norms; PaddleOCR-VL has 1e-5. Default: `1e-6`.
 ---@field deepstack? integer For how many of the decoder's first layers an image has further rows, made of as many other layers of the encoder, as in Qwen3-VL. Default: `0`.
 
 ---The normalized patches of each cell of an image side by side in one row, and two linears with a GELU between them,
----as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
+---as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL.
 ---@param table fvlm.Qwen2Vl
 ---@return fvlm.Qwen2Vl
 function fvlm.qwen2_vl(table) end

@@ -69,18 +69,21 @@ struct Windows {
   }
 };
 
-// Where a line of `size` patches has its patch `index` on a line of `side` learned positions that both end at the same
-// margins: between two neighbors, in float32 as transformers computes it.
+// Where a line of `size` patches has its patch `index` on a line of `side` learned positions: between two neighbors, in
+// float32 as transformers computes it. Both lines end at the same margins, or with `centers` each position and each
+// patch is the middle of its equal share of the image, and those ahead of the first middle or behind the last are
+// there.
 struct Between {
   std::array<int64_t, 2> neighbors;
   std::array<float, 2> shares;
 
-  Between(int64_t index, int64_t size, int64_t side) {
-    const float place = static_cast<float>(index) * static_cast<float>(side - 1) /
-                        static_cast<float>(std::max<int64_t>(size - 1, 1)),
+  Between(int64_t index, int64_t size, int64_t side, bool centers) {
+    const auto patch = static_cast<float>(index), positions = static_cast<float>(side);
+    const float place = centers ? (patch + 0.5F) * positions / static_cast<float>(size) - 0.5F
+                                : patch * (positions - 1) / static_cast<float>(std::max<int64_t>(size - 1, 1)),
                 before = std::floor(place);
     const auto first = static_cast<int64_t>(before);
-    neighbors = {std::min(first, side - 1), std::min(first + 1, side - 1)};
+    neighbors = {std::clamp<int64_t>(first, 0, side - 1), std::clamp<int64_t>(first + 1, 0, side - 1)};
     shares = {1 - (place - before), place - before};
   }
 };
@@ -193,7 +196,8 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
       lines.push_back(static_cast<int32_t>(line));
       columns.push_back(static_cast<int32_t>(column));
       if (has_learned_positions() && !config_.position_antialias)
-        learned.add({line, image.rows * side, grid}, {column, image.columns * side, grid}, grid);
+        learned.add({line, image.rows * side, grid, config_.position_centers},
+                    {column, image.columns * side, grid, config_.position_centers}, grid);
     }
   if (config_.position_antialias)
     maps.tensors[shares_map] = antialiased_shares(layout, side, config_.position_side()).to(layout.device);

@@ -41,6 +41,10 @@ struct VisionConfig {
   // interpolated.
   bool position_buckets = false;
   bool position_antialias = false; // interpolated with antialiasing
+  // Of cells: learned positions are those of the middles of equal squares of an image; false: they reach its margins.
+  bool position_centers = false;
+  // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
+  bool axial_rope = false;
   int64_t num_register_tokens = 0; // learned rows of each frame between the class token's and the patches'
   int64_t max_bytes = 0;           // of a text, whose bytes are read in place of images; 0: images are
   bool vision_use_head = false;    // its files have the weights of a pooling head, which is not used

@@ -184,15 +184,21 @@ WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   return out;
 }
 
-// Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5. Published files have the keys of the text model beside the others, and
-// other words, or none, for the model_type of the vision tower.
+// The config of the text model, whose keys stand beside the others in published files.
+Json text_piece(ConfigReader& reader) {
+  if (const Json* text = reader.object("text_config")) return *text;
+  Json out = reader.content();
+  out.erase("vision_config");
+  return out;
+}
+
+// Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5. Published files have other words, or none, for the model_type of the
+// vision tower.
 WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& family) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
   out.vision["model_type"] = family + "_vision";
-  const Json* text = reader.object("text_config");
-  out.decoder = text ? *text : reader.content();
-  if (!text) out.decoder.erase("vision_config");
+  out.decoder = text_piece(reader);
   out.decoder["model_type"] = family + "_text";
   // transformers ties them where either of the two configs says so.
   out.decoder["tie_word_embeddings"] =
@@ -210,6 +216,22 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
                             of_decoder);
   }
   out.image_token_id = reader.whole("image_token_id", family == "qwen3_5" ? 248056 : 151655, 0);
+  return out;
+}
+
+// The tower's model_type in published files is that of the whole model.
+WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "paddleocr_vl_vision";
+  out.decoder = text_piece(reader);
+  out.decoder["model_type"] = "paddleocr_vl_text";
+  // Tied where either of the two configs says so, or does not say it.
+  constexpr const char* tied = "tie_word_embeddings";
+  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
+  const int64_t factor = ConfigReader(out.vision, reader.where()).whole("spatial_merge_size", 2, 1, 64);
+  out.connector = {{"kind", "qwen2_vl"}, {"factor", factor}, {"norm_eps", 1e-5}};
+  out.image_token_id = image_token(reader, 100295);
   return out;
 }
 
@@ -289,6 +311,22 @@ std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   return names;
 }
 
+// As published files have them, and as transformers calls them.
+std::vector<WholeModelFamily::Prefix> paddleocr_vl_names() {
+  std::vector<WholeModelFamily::Prefix> names;
+  for (const auto& [projector, visual] :
+       {std::pair<std::string, const char*>{"mlp_AR.", "visual."}, {"model.projector.", "model.visual."}}) {
+    names.push_back({projector + "pre_norm.", "connector.ln_q."});
+    names.push_back({projector + "linear_1.", "connector.mlp.0."});
+    names.push_back({projector + "linear_2.", "connector.mlp.2."});
+    names.push_back({visual + std::string("vision_model."), "vision."});
+  }
+  names.insert(
+      names.end(),
+      {{"lm_head.", "decoder.lm_head."}, {"model.language_model.", "decoder.model."}, {"model.", "decoder.model."}});
+  return names;
+}
+
 } // namespace
 
 const std::vector<WholeModelFamily>& whole_model_families() {
@@ -304,6 +342,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
        /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
       {"lfm2_vl", read_lfm2_vl, llava_names},
+      {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"gemma3", read_gemma3, llava_names},
       {"paligemma", read_paligemma, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_vl"); }, qwen_vl_names},

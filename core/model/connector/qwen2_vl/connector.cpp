@@ -1,5 +1,5 @@
-// The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: a decoder row for every cell of an image. The encoder's
-// rows of a cell are its patches line by line.
+// The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL: a decoder row for every cell of an image.
+// The encoder's rows of a cell are its patches line by line.
 #include "model/connector/framewise.h"
 #include "model/connector/qwen2_vl/settings.h"
 #include "model/encoder/vit_layer.h"
@@ -17,7 +17,7 @@ class Qwen2VlConnector : public FramewiseConnector {
     };
     const auto norm = [&](const std::string& stem) -> VitNorm {
       return {parameters.weight(stem + ".weight"),
-              settings.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"), 1e-6};
+              settings.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"), settings.norm_eps};
     };
     mergers_.push_back({norm("ln_q"), linear("mlp.0"), linear("mlp.2")});
     for (int64_t i = 0; i < settings.deepstack; ++i) {

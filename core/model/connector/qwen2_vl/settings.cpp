@@ -13,12 +13,14 @@ Settings qwen2_vl_settings() {
       recipe::record<Qwen2Vl>(
           "Qwen2Vl", "qwen2_vl",
           "The normalized patches of each cell of an image side by side in one row, and two linears "
-          "with a GELU between them, as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.")
+          "with a GELU between them, as in Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL.")
           .usage("fvlm.qwen2_vl { rms_norm = true }")
           .field("factor", &Qwen2Vl::factor, recipe::integer(recipe::at_least(1)),
                  "Patches along each side of a cell, as the encoder has them.")
           .field("rms_norm", &Qwen2Vl::rms_norm, recipe::boolean(),
                  "Whether patches are normalized by an RMSNorm, as in Qwen2.5-VL, or by a LayerNorm.")
+          .field("norm_eps", &Qwen2Vl::norm_eps, recipe::number(recipe::above(0)),
+                 "The epsilon of these norms; PaddleOCR-VL has 1e-5.")
           .field("deepstack", &Qwen2Vl::deepstack, recipe::integer(recipe::at_least(0)),
                  "For how many of the decoder's first layers an image has further rows, made of as many other layers "
                  "of the encoder, as in Qwen3-VL.")
@@ -28,14 +30,16 @@ Settings qwen2_vl_settings() {
 nlohmann::json Qwen2Vl::config_json() const {
   nlohmann::json out = SquaresOfPatches::config_json();
   if (rms_norm) out["rms_norm"] = true;
+  if (norm_eps != usual_eps) out["norm_eps"] = norm_eps;
   if (deepstack > 0) out["deepstack"] = deepstack;
   return out;
 }
 
 void Qwen2Vl::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "factor", "rms_norm", "deepstack"});
+  reader.refuse_unknown(std::array{"kind", "factor", "rms_norm", "norm_eps", "deepstack"});
   factor = reader.whole("factor", 2, 1, 64);
   rms_norm = reader.flag("rms_norm", false);
+  norm_eps = reader.number("norm_eps", usual_eps, 0, 1);
   deepstack = reader.whole("deepstack", 0, 0, most_layers);
 }
 

@@ -1,6 +1,6 @@
-// The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5, their merger: the patches of each cell of an image, side
-// by side in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind, which read other
-// layers of the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
+// The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL, their merger: the patches of each cell of
+// an image, side by side in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind, which
+// read other layers of the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
 #pragma once
 #include "model/connector/squares_of_patches.h"
 
@@ -14,7 +14,9 @@ struct Qwen2Vl : Cloneable<Qwen2Vl, SquaresOfPatches, plan::ConnectorSettings> {
   // What the names of its weights begin with.
   static std::string deepstack_merger(int64_t index);
 
+  static constexpr double usual_eps = 1e-6;
   bool rms_norm = false;
+  double norm_eps = usual_eps;
   int64_t deepstack = 0;
 };
 

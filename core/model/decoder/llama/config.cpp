@@ -1,6 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL and Qwen3-VL, Qwen3.5, LFM2, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL, Qwen3-VL and PaddleOCR-VL, Qwen3.5, LFM2, nanochat and GhostVis are variations of it: the traits in
+// DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -275,6 +276,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out["attention_multiplier"] = config.attention_multiplier;
     out["logits_scaling"] = config.logits_scaling;
   }
+  if (config.model_type == paddleocr) out[use_bias_key] = config.mlp_bias;
   if (config.model_type == lfm2) {
     out["block_auto_adjust_ff_dim"] = false;
     out["conv_L_cache"] = config.conv_taps;
@@ -409,6 +411,7 @@ DecoderFamily llama_family() {
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},
                     {qwen3_vl, "Qwen3VLTextModel"},
                     {qwen3_5, "Qwen3_5ForCausalLM"},
+                    {paddleocr, "PaddleOCRTextModel"},
                     {lfm2, "Lfm2ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},

@@ -8,6 +8,7 @@ namespace fvlm::llama {
 
 inline constexpr int64_t most_positions = int64_t{1} << 30, most_taps = 64;
 inline constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
+inline constexpr const char* paddleocr = "paddleocr_vl_text";
 inline constexpr const char *mistral = "mistral", *ministral3 = "ministral3";
 inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text", *lfm2 = "lfm2", *qwen3_5 = "qwen3_5_text";
 inline constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
@@ -16,6 +17,7 @@ inline constexpr const char *layer_types_key = "layer_types", *window_key = "sli
                             *query_scale_key = "query_pre_attn_scalar";
 inline constexpr const char *full_attention = "full_attention", *sliding_attention = "sliding_attention",
                             *convolution = "conv", *linear_attention = "linear_attention";
+inline constexpr const char* use_bias_key = "use_bias"; // of all linears
 inline constexpr const char* gelu_tanh = "gelu_pytorch_tanh";
 
 // The traits of a model_type, and the sizes that it has where config.json lacks them. A head_dim of 0 stands for

@@ -201,6 +201,25 @@ DecoderConfig qwen3_5_defaults(ConfigReader& config) {
   return out;
 }
 
+// Ernie 4.5's with Qwen2-VL's M-RoPE.
+DecoderConfig paddleocr_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 103424;
+  out.hidden_size = 1024;
+  out.intermediate_size = 3072;
+  out.num_hidden_layers = 18;
+  out.num_attention_heads = 16;
+  out.num_key_value_heads = 2;
+  out.head_dim = 128;
+  out.max_position_embeddings = int64_t{1} << 17;
+  out.rms_norm_eps = 1e-5;
+  out.rope_theta = 5e5;
+  out.mrope_section = {16, 24, 24};
+  out.tie_word_embeddings = true;
+  out.qkv_bias = out.out_bias = out.mlp_bias = config.flag(use_bias_key, false);
+  return out;
+}
+
 DecoderConfig nanochat_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 50304;
@@ -263,8 +282,8 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
       {"qwen2", qwen2_defaults},       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
       {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
-      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},
-      {qwen3_5, qwen3_5_defaults}};
+      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
+      {paddleocr, paddleocr_defaults}};
   return all.at(model_type)(config);
 }
 

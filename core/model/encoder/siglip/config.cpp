@@ -1,5 +1,7 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
-// Idefics3 and SmolVLM, which has the same weights, and SigLIP 2's for images of any size (Siglip2VisionModel).
+// Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and the
+// one of PaddleOCR-VL (PaddleOCRVisionModel).
+#include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
 #include <cmath>
@@ -11,41 +13,52 @@ bool is_siglip(const std::string& model_type) {
   return model_type == "siglip_vision_model";
 }
 
-bool reads_any_size(const std::string& model_type) {
+bool is_siglip2(const std::string& model_type) {
   return model_type == "siglip2_vision_model";
+}
+
+bool is_paddleocr(const std::string& model_type) {
+  return model_type == "paddleocr_vl_vision";
 }
 
 // Frames are cells of images, whose positions are those of a square grid, interpolated.
 void read_any_size(ConfigReader& reader, VisionConfig& out) {
-  out.spatial_merge_size = reader.whole("spatial_merge_size", 1, 1, 64); // import writes it here, for LFM2-VL
+  const bool is_paddle = is_paddleocr(out.model_type);
+  out.spatial_merge_size = reader.whole("spatial_merge_size", is_paddle ? 2 : 1, 1, 64); // import writes LFM2-VL's here
   out.temporal_patch_size = 1;
+  if (is_paddle) {
+    out.num_position_embeddings = out.grid() * out.grid();
+    out.position_centers = out.axial_rope = true;
+    check_axial_rope(reader, out);
+  } else {
+    constexpr int64_t most_positions = 1 << 16;
+    out.num_position_embeddings = reader.whole("num_patches", 256, 1, most_positions);
+    out.position_antialias = true;
+    reader.refuse_unless(out.position_side() * out.position_side() == out.num_position_embeddings, "num_patches",
+                         "positions are those of a square grid: a square number is");
+  }
   out.image_size = out.patch_size * out.spatial_merge_size;
-  constexpr int64_t most_positions = 1 << 16;
-  out.num_position_embeddings = reader.whole("num_patches", 256, 1, most_positions);
-  out.position_antialias = true;
-  reader.refuse_unless(out.position_side() * out.position_side() == out.num_position_embeddings, "num_patches",
-                       "positions are those of a square grid: a square number is");
   reader.refuse_unless(out.vision_feature_layers.empty(), "vision_feature_layer",
                        "the decoder reads the last layer of this tower, normalized; leave it out");
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool any_size = reads_any_size(model_type), siglip = is_siglip(model_type) || any_size;
+  const bool siglip = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type);
   VisionConfig defaults;
   defaults.model_type = model_type;
   defaults.hidden_size = siglip ? 768 : 1152;
-  defaults.intermediate_size = 3072;
-  defaults.num_hidden_layers = 12;
+  defaults.intermediate_size = paddle ? 4304 : 3072;
+  defaults.num_hidden_layers = paddle ? 27 : 12;
   defaults.num_attention_heads = siglip ? 12 : 16;
-  defaults.image_size = 224;
-  defaults.patch_size = siglip ? 16 : 32;
+  defaults.image_size = paddle ? 384 : 224;
+  defaults.patch_size = paddle ? 14 : siglip ? 16 : 32;
   defaults.layer_norm_eps = 1e-6;
   defaults.hidden_act = "gelu_pytorch_tanh";
   defaults.initializer_range = 0.02;
-  defaults.position_buckets = !siglip;
+  defaults.position_buckets = !siglip && !paddle;
   VisionConfig out = read_vit(reader, defaults);
   out.vision_use_head = siglip && reader.flag("vision_use_head", true);
-  if (any_size) read_any_size(reader, out);
+  if (is_siglip2(model_type) || paddle) read_any_size(reader, out);
   reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
                        "there is no class token that could be dropped");
   return out;
@@ -53,11 +66,15 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
 
 nlohmann::json write(const VisionConfig& config) {
   nlohmann::json out = write_vit(config);
-  if (is_siglip(config.model_type) || config.reads_cells()) out["vision_use_head"] = config.vision_use_head;
-  if (!config.reads_cells()) return out;
-  out.erase("image_size");
-  out["num_patches"] = config.num_position_embeddings;
-  if (config.spatial_merge_size > 1) out["spatial_merge_size"] = config.spatial_merge_size;
+  const bool siglip2 = is_siglip2(config.model_type);
+  if (is_siglip(config.model_type) || siglip2) out["vision_use_head"] = config.vision_use_head;
+  if (siglip2) {
+    out.erase("image_size");
+    out["num_patches"] = config.num_position_embeddings;
+  } else if (config.reads_cells()) {
+    out["image_size"] = config.patch_size * config.position_side();
+  }
+  if (config.spatial_merge_size > 1 || config.axial_rope) out["spatial_merge_size"] = config.spatial_merge_size;
   return out;
 }
 
@@ -79,14 +96,18 @@ WeightLayout layout(const VisionConfig& config) {
                                .up = xavier(width, mlp),
                                .down = xavier(mlp, width),
                                .mlp_bias = normal(1e-6)};
-  if (!is_siglip(config.model_type) && !config.reads_cells())
+  if (!is_siglip(config.model_type) && !is_siglip2(config.model_type))
     initializers = {{}, plain, plain, plain, plain, plain, plain, {}};
   WeightLayout out = vit_layout(config, false, true, initializers);
-  if (config.reads_cells()) // the patch embedding is a linear
-    for (TensorSpec& spec : out.tensors) {
-      if (spec.name == "embeddings.patch_embedding.weight") spec.shape = {width, pixels};
-      if (spec.name == "embeddings.position_embedding.weight") spec.shape = {config.num_position_embeddings, width};
-    }
+  for (TensorSpec& spec : out.tensors) {
+    const bool is_linear = is_siglip2(config.model_type); // the patch embedding
+    if (spec.name == "embeddings.patch_embedding.weight" && is_linear) spec.shape = {width, pixels};
+    if (spec.name == "embeddings.position_embedding.weight" && config.reads_cells())
+      spec.shape = {config.num_position_embeddings, width};
+  }
+  // What published files of PaddleOCR-VL have besides, and transformers does not read.
+  if (config.axial_rope)
+    out.ignored.insert(out.ignored.end(), {"embeddings.packing_position_embedding.weight", "head.*"});
   if (!config.vision_use_head) return out;
   const auto unused = [&](const std::string& name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({"head." + name, std::move(shape), fill, false});
@@ -112,6 +133,7 @@ EncoderFamily siglip_family() {
   return {.name = "siglip",
           .types = {{"siglip_vision_model", "SiglipVisionModel", "siglip"},
                     {"siglip2_vision_model", "Siglip2VisionModel", "siglip2"},
+                    {"paddleocr_vl_vision", "PaddleOCRVisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,

@@ -1,6 +1,8 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
 // embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way. SigLIP 2's reads cells of images of any size.
+// position embeddings of frames of other sizes in their own way. SigLIP 2's and
+// PaddleOCR-VL's read cells of images of any size, the former's patches as a linear does, the latter's as a
+// convolution.
 #include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
@@ -19,8 +21,8 @@ std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& 
                                  .up = {"mlp.fc1"},
                                  .down = "mlp.fc2",
                                  .output_norm = "post_layernorm",
-                                 .rotates = false,
-                                 .channels_last = true};
+                                 .rotates = config.axial_rope,
+                                 .channels_last = !config.axial_rope};
     return std::make_unique<CellVit>(config, traits, parameters);
   }
   const Vit::Traits traits = Vit::clip_traits(/*class_token=*/false, /*patch_bias=*/true, /*output_normed=*/true);
