@@ -20,6 +20,11 @@ void resize(const Image& image, int64_t width, int64_t height, std::span<uint8_t
   if (!sensible(image, width, height, out_hwc.size()))
     throw Error(ErrorKind::internal, "resize: {} x {} pixels in {} bytes to {} x {} in {} bytes", image.width,
                 image.height, image.rgb.size(), width, height, out_hwc.size());
+  if (image.height > 100 * image.width && height < image.height && width != image.width) {
+    Image shortened{image.width, height, std::vector<uint8_t>(static_cast<size_t>(image.width * height * 3))};
+    resize(image, image.width, height, shortened.rgb, filter);
+    return resize(shortened, width, height, out_hwc, filter);
+  }
   const ResizeLoops& loops = fastest_resize_loops();
   const int64_t in_stride = image.width * 3, stride = width * 3;
   const uint8_t* lines = image.rgb.data(); // [image.height, width, 3] after the first pass

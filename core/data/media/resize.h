@@ -1,5 +1,6 @@
 // Resizes images bit for bit like Pillow's Image.resize(size, filter): antialiased, first horizontally and then
-// vertically, with 8-bit pixels between the passes.
+// vertically, or the other way round where an image of more than 100 times its width in height is shortened, with 8-bit
+// pixels between the passes.
 #pragma once
 #include "data/media/image.h"
 

@@ -286,11 +286,12 @@ class Processors(unittest.TestCase):
             self.expect_equal_cells(processor, 28, "<|image_pad|>", images_kwargs={"patch_size": 28} if patch == 14 else {})
 
     def test_paddleocr_vl(self):
-        """The template writes all images before the text, and the tokens around them; small images grow to a cell in proportion, but for rounding."""
+        """The template writes all images before the text, and the tokens around them; small images grow to a cell in proportion, but for rounding. One is
+        more than 100 times as high as wide, which Pillow resizes vertically first."""
         words = tokenizer_with(PADDLEOCR, image="<|IMAGE_PLACEHOLDER|>", start="<|IMAGE_START|>", end="<|IMAGE_END|>", begin="<|begin_of_sentence|>")
         words.image_token, words.cls_token = "<|IMAGE_PLACEHOLDER|>", "<|begin_of_sentence|>"
         samples = [*(([said("user", None, "OCR:"), said("assistant", "The moon.")], [picture(*size)])
-                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7), (300, 9), (13, 700), (27, 29))),
+                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7), (300, 9), (13, 1310), (27, 29))),
                    ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
                    ([said("system", "Read."), said("user", None, "Chart Recognition:"), said("assistant", "No."), said("user", "And ", None),
                      said("assistant", "It is late.")], [picture(40, 90), picture(60, 200)])]
