@@ -1,8 +1,7 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
 // embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way. SigLIP 2's and
-// PaddleOCR-VL's read cells of images of any size, the former's patches as a linear does, the latter's as a
-// convolution.
+// position embeddings of frames of other sizes in their own way. SigLIP 2's and PaddleOCR-VL's read cells of images of
+// any size, the former's patches as a linear does, the latter's as a convolution.
 #include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
