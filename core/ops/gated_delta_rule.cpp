@@ -61,9 +61,7 @@ struct UnitRows {
   explicit UnitRows(const Tensor& rows) : factor((rows.square().sum(-1, true) + length_epsilon).rsqrt_()) {
     unit = rows * factor;
   }
-  Tensor gradient(const Tensor& d_unit) const {
-    return (d_unit - unit * (unit * d_unit).sum(-1, true)).mul_(factor);
-  }
+  Tensor gradient(const Tensor& d_unit) const { return (d_unit - unit * (unit * d_unit).sum(-1, true)).mul_(factor); }
 };
 
 // All chunks of a pass, [chunks, value_heads, length, ...] where nothing else is said.
@@ -175,8 +173,7 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
   for (int64_t rank = chunks.by_rank.size(0) - 1; rank >= 0; --rank) {
     const Tensor own = chunks.by_rank[rank];
     d_behind.index_copy_(0, own, d_state);
-    const Tensor d_adds =
-        d_added_here.index_select(0, own) + at::matmul(key_of_state.index_select(0, own), d_state);
+    const Tensor d_adds = d_added_here.index_select(0, own) + at::matmul(key_of_state.index_select(0, own), d_state);
     d_added.index_copy_(0, own, d_adds);
     d_state = d_before_here.index_select(0, own) + d_state * whole_decay(own) -
               at::matmul(transposed(from_state.index_select(0, own)), d_adds);
@@ -185,15 +182,14 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
   const Tensor d_from_state = at::matmul(d_added, transposed(before)).neg_();
   const Tensor d_old_keys = at::matmul(transposed(solved), d_from_state),
                d_rated_values = at::matmul(transposed(solved), d_added);
-  const Tensor d_corrections = (at::matmul(d_old_keys, transposed(from_state)) +
-                                at::matmul(d_rated_values, transposed(new_values)))
-                                   .neg_()
-                                   .tril_(-1);
+  const Tensor d_corrections =
+      (at::matmul(d_old_keys, transposed(from_state)) + at::matmul(d_rated_values, transposed(new_values)))
+          .neg_()
+          .tril_(-1);
   const Tensor d_products = scaled(d_corrections * between, rate), d_scores = d_reads * between;
 
   const Tensor d_query = at::matmul(d_scores, key) + scaled(d_query_of_state, since_begin);
-  const Tensor d_key = at::matmul(transposed(d_scores), query) +
-                       at::matmul(d_products + transposed(d_products), key) +
+  const Tensor d_key = at::matmul(transposed(d_scores), query) + at::matmul(d_products + transposed(d_products), key) +
                        scaled(d_old_keys, rate * since_begin) + scaled(d_key_of_state, until_end);
   const Tensor d_rate = sum_of_rows(d_corrections * at::matmul(key, transposed(key)) * between) +
                         sum_of_rows(d_old_keys * scaled(key, since_begin)) + sum_of_rows(d_rated_values * value);
@@ -214,8 +210,8 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
   return {at::concat({as_rows(q.gradient(by_key_head(d_query) / std::sqrt(static_cast<double>(rule.key_dim)))),
                       as_rows(k.gradient(by_key_head(d_key))), as_rows(scaled(d_rated_values, rate))},
                      1),
-          at::concat({gate_rows(d_rate * rate * (1 - rate)), gate_rows(d_step)}, 1), (d_decay * decay).sum(at::IntArrayRef{0, 2}),
-          d_step.sum(at::IntArrayRef{0, 2})};
+          at::concat({gate_rows(d_rate * rate * (1 - rate)), gate_rows(d_step)}, 1),
+          (d_decay * decay).sum(at::IntArrayRef{0, 2}), d_step.sum(at::IntArrayRef{0, 2})};
 }
 
 // Where no segment has more than one row, by the definition: a chunk is a row then.
@@ -238,13 +234,12 @@ Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const DeltaRule& 
     return of_heads.masked_fill(is_empty, 0).unsqueeze(-1).unsqueeze(-1);
   };
   const Tensor rate = as_factors(of_gates.narrow(1, 0, rule.value_heads).sigmoid());
-  const Tensor decay = as_factors(-widened(rule.log_decay.value()).exp() *
-                                  at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) +
-                                               widened(rule.step_bias.value())));
+  const Tensor decay = as_factors(
+      -widened(rule.log_decay.value()).exp() *
+      at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) + widened(rule.step_bias.value())));
   states = states * decay.exp();
   states.add_(at::matmul(transposed(key), rate * (value - at::matmul(key, states))));
-  const Tensor query = by_value_head(unit.narrow(1, 0, rule.key_heads)) /
-                       std::sqrt(static_cast<double>(rule.key_dim));
+  const Tensor query = by_value_head(unit.narrow(1, 0, rule.key_heads)) / std::sqrt(static_cast<double>(rule.key_dim));
   Tensor y = at::zeros({chunks.count, 1, rule.value_heads * rule.value_dim}, in.options());
   y.index_copy_(0, own, at::matmul(query, states).view({segments, 1, -1}));
   return chunks.joined(y);

@@ -14,22 +14,22 @@ QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t h
     return all.narrow(1, 0, both).unflatten(1, {heads, 2, head_dim});
   };
   const bool requires_grad = tape.records(x);
-  QueriesAndGates out{Value(at::concat({turns(x.data).select(2, 0).flatten(1), x.data.narrow(1, both, others)}, 1),
-                            requires_grad),
-                      Value(turns(x.data).select(2, 1).flatten(1), requires_grad)};
+  QueriesAndGates out{
+      Value(at::concat({turns(x.data).select(2, 0).flatten(1), x.data.narrow(1, both, others)}, 1), requires_grad),
+      Value(turns(x.data).select(2, 1).flatten(1), requires_grad)};
   if (!requires_grad) return out;
-  tape.push([=, options = x.data.options(), in = x.gradient, of_rows = out.rows.gradient,
-             of_gates = out.gates.gradient] {
-    const at::Tensor d_rows = of_rows->take(), d_gates = of_gates->take();
-    if (!d_rows.defined() && !d_gates.defined()) return;
-    at::Tensor d = at::zeros({rows, both + others}, options);
-    if (d_rows.defined()) {
-      turns(d).select(2, 0).copy_(d_rows.narrow(1, 0, heads * head_dim).view({rows, heads, head_dim}));
-      d.narrow(1, both, others).copy_(d_rows.narrow(1, heads * head_dim, others));
-    }
-    if (d_gates.defined()) turns(d).select(2, 1).copy_(d_gates.view({rows, heads, head_dim}));
-    in->add(std::move(d));
-  });
+  tape.push(
+      [=, options = x.data.options(), in = x.gradient, of_rows = out.rows.gradient, of_gates = out.gates.gradient] {
+        const at::Tensor d_rows = of_rows->take(), d_gates = of_gates->take();
+        if (!d_rows.defined() && !d_gates.defined()) return;
+        at::Tensor d = at::zeros({rows, both + others}, options);
+        if (d_rows.defined()) {
+          turns(d).select(2, 0).copy_(d_rows.narrow(1, 0, heads * head_dim).view({rows, heads, head_dim}));
+          d.narrow(1, both, others).copy_(d_rows.narrow(1, heads * head_dim, others));
+        }
+        if (d_gates.defined()) turns(d).select(2, 1).copy_(d_gates.view({rows, heads, head_dim}));
+        in->add(std::move(d));
+      });
   return out;
 }
 

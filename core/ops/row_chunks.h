@@ -16,8 +16,8 @@ struct RowChunks {
   // Back again, into [rows, ...]; zeros for rows of no segment. The content of the empty chunk is overwritten.
   at::Tensor joined(const at::Tensor& chunks) const;
 
-  int64_t length; // a power of two
-  int64_t count;  // with one more behind all others, which is empty
+  int64_t length;     // a power of two
+  int64_t count;      // with one more behind all others, which is empty
   at::Tensor rows;    // int64 [count * length]: the row of each place, any where there is none
   at::Tensor empty;   // bool [count * length]: whether there is none
   at::Tensor places;  // int64 [rows]: where each row is; in the empty chunk if it is of no segment

@@ -116,11 +116,9 @@ Value silu_convolution(Tape& tape, const Value& x, int64_t width, const Convolut
                        const at::Tensor& within) {
   const auto leading = [width](const at::Tensor& all) { return all.narrow(1, 0, width); };
   const auto convolves = [=](const at::Tensor& all) { return with_rows_before(leading(all), within); };
-  Value y(silu(convolved(taps, convolves(x.data))).to(x.data.scalar_type()),
-          tape.records(x, taps.weight, taps.bias));
+  Value y(silu(convolved(taps, convolves(x.data))).to(x.data.scalar_type()), tape.records(x, taps.weight, taps.bias));
   if (!y.requires_grad()) return y;
-  tape.set_recompute(
-      y, [=, all = x.data] { return silu(convolved(taps, convolves(all))).to(all.scalar_type()); });
+  tape.set_recompute(y, [=, all = x.data] { return silu(convolved(taps, convolves(all))).to(all.scalar_type()); });
   tape.push([=, all = x.data, in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;

@@ -1,9 +1,9 @@
 // Operations of decoders other than Llama: norms of heads and without weights, scaled and reversed rotary embedding,
 // bounded logits, rows that are added to others between layers.
 #include "bench.h"
-#include "ops/short_convolution.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
+#include "ops/short_convolution.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>

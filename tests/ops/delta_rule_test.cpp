@@ -110,8 +110,8 @@ TEST(DeltaRule, GoesOnWhereAPassEnded) {
     for (int64_t i = 0; i < second; ++i) taken.push_back(begins[1] + done[1] + i);
     const Tensor index = at::tensor(taken, at::kLong);
     const RowChunks chunks(bounds_of({0, first, first + second}), first + second, std::max(first, second));
-    const Tensor y = continue_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule,
-                                         chunks, states);
+    const Tensor y =
+        continue_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule, chunks, states);
     expect_close(y, expected.index_select(0, index), 1e-10, fmt::format("{} and {} rows", first, second));
     done[0] += first, done[1] += second;
   }
@@ -135,8 +135,7 @@ TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
     sequences.resize(static_cast<size_t>(first + second), 1);
     const CarriedRows places(bounds_of({0, first, first + second}), at::tensor(sequences, at::kInt), 3);
     const Tensor index = at::tensor(taken, at::kLong);
-    const Tensor y =
-        continue_silu_convolution(x.data.index_select(0, index).narrow(1, 0, 5), taps, places, carried);
+    const Tensor y = continue_silu_convolution(x.data.index_select(0, index).narrow(1, 0, 5), taps, places, carried);
     expect_close(y, expected.index_select(0, index), 1e-12, fmt::format("{} and {} rows", first, second));
   }
 }

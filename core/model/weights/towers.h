@@ -99,7 +99,7 @@ struct DecoderConfig {
   double rope_theta = Rope::default_theta;
   RopeScaling rope_scaling;
   double partial_rotary_factor = 1; // of each head's features the leading ones that are rotated
-  bool rope_reversed = false; // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
+  bool rope_reversed = false;       // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
   // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
   std::vector<int64_t> no_rope_layers;
   // M-RoPE: how many pairs of a head's features are rotated by the positions in time, height and width. Empty: rows

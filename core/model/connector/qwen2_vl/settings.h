@@ -1,6 +1,6 @@
 // The connector of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and PaddleOCR-VL, their merger: the patches of each cell of
-// an image, side by side in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind, which
-// read other layers of the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
+// an image, side by side in one row, go through two linears to the decoder. Qwen3-VL has further ones of the kind,
+// which read other layers of the encoder, and whose rows are added behind the decoder's first layers: DeepStack.
 #pragma once
 #include "model/connector/squares_of_patches.h"
 

@@ -17,7 +17,7 @@ DeltaLayer::Runs::Runs(const StagedRows& rows, int64_t taps)
       carried(rows.row_bounds, rows.sequences, taps - 1), slots(rows.slots.to(at::kLong)), starts(rows.starts.ne(0)) {}
 
 DeltaLayer::DeltaLayer(const DecoderConfig& config, const std::function<ops::Weight(const char*)>& weight)
-    : rule_{config.delta_key_heads, config.delta_value_heads,      config.delta_key_dim,
+    : rule_{config.delta_key_heads, config.delta_value_heads,    config.delta_key_dim,
             config.delta_value_dim, weight("linear_attn.A_log"), weight("linear_attn.dt_bias")},
       taps_{weight("linear_attn.conv1d.weight"), {}}, norm_(weight("linear_attn.norm.weight")),
       width_(config.delta_rows()), epsilon_(config.rms_norm_eps) {}

@@ -292,8 +292,8 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   if (config_.delta_rules() > 0) delta.emplace(segments, x.data.size(0), config_.conv_taps, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within,
-                        delta, pass = recomputes ? ops::SharedGradientPass()
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within, delta,
+                        pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
       const auto mix = [&](const Value& rows, const Value& gates, const at::Tensor& into) {
