@@ -98,10 +98,9 @@ Options import_options() {
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards), with a connector that is initialized from the seed or read from --connector.\n"
       "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL,\n"
-      "Gemma 3, PaliGemma, Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral, Mistral\n"
-      "Small 3.1, Ministral 3, LightOnOCR, LFM2-VL or PaddleOCR-VL. Weights that others have quantized (fp8, GPTQ, "
-      "AWQ,\n"
-      "bitsandbytes, compressed-tensors) become plain numbers.",
+      "Gemma 3, PaliGemma, Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral, Mistral Small\n"
+      "3.1, Ministral 3, LightOnOCR, LFM2-VL or PaddleOCR-VL. Weights that others have quantized (fp8, GPTQ,\n"
+      "AWQ, bitsandbytes, compressed-tensors) become plain numbers.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
   options
       .value("model", "DIR",
