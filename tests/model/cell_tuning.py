@@ -3,7 +3,7 @@ questions.tar, so that their order means nothing, and what its steps have to be.
 import sys
 
 import picture_questions
-from picture_questions import Pictures, draw_picture, engine, folder, loaded, losses, metrics, run, torch
+from picture_questions import Pictures, draw_picture, engine, folder, loaded, losses, metrics, run, torch, write_clip
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -99,3 +99,29 @@ class CellTraining(CellPictures, picture_questions.Training):
             "recipe.lua", "--context-parallel", 2, "--run-dir", "shared")
         for shared, alone in zip(losses("shared"), losses("alone"), strict=True):
             self.assertAlmostEqual(shared, alone, delta=1e-4)
+
+
+class ImageGeneration(CellPictures):
+    """Of a model that reads images and no videos."""
+
+    def test_transformers_generates_the_same_tokens(self):
+        self.check_every_picture()
+
+    def test_videos_are_refused(self):
+        write_clip()
+        said = run(engine, "generate", "model", "--video", "clip.gif", "--prompt", "What happens?", code=4)
+        self.assertIn("the model's folder does not say how videos are prepared", said)
+
+
+class ImageTraining(CellTraining):
+    frames_of_a_pack = 40
+
+    def test_steps_are_those_of_transformers(self):
+        self.expect_steps_of_transformers("all", self.mean_loss, 0.9)
+
+    def test_packs_of_few_samples_come_to_the_same_steps(self):
+        run(engine, "train", "recipe.lua", "--run-dir", "packed")
+        run(engine, "train", "recipe.lua", "--set", 'stages.sft.packing={"frames": %d, "tokens": 256, "segments": 8}' % self.frames_of_a_pack,
+            "--run-dir", "small")
+        for packed, alone in zip(losses("packed"), losses("small"), strict=True):
+            self.assertAlmostEqual(packed, alone, delta=2e-4 * packed)

@@ -7,8 +7,8 @@ import unittest
 
 FAMILY = sys.argv.pop(3)
 
-from picture_questions import engine, folder, losses, make, run, write_clip
-from cell_tuning import CellPictures, CellTraining, write_questions
+from picture_questions import engine, folder, make, run
+from cell_tuning import CellPictures, ImageGeneration, ImageTraining, write_questions
 from mistral3_processor import processor_of
 
 # 4 x 3, 2 x 1, 3 x 8, 8 x 4 (shrunk to 60 pixels) and 5 x 5 cells; transformers cannot read an image of a single one by itself.
@@ -28,15 +28,7 @@ class Mistral3(CellPictures):
         return (inputs["image_sizes"] // 8).prod(1).sum().item()
 
 
-class Generation(Mistral3, unittest.TestCase):
-    def test_transformers_generates_the_same_tokens(self):
-        self.check_every_picture()
-
-    def test_videos_are_refused(self):
-        write_clip()
-        said = run(engine, "generate", "model", "--video", "clip.gif", "--prompt", "What happens?", code=4)
-        self.assertIn("the model's folder does not say how videos are prepared", said)
-
+class Generation(Mistral3, ImageGeneration, unittest.TestCase):
     def test_cells_of_another_size_than_the_encoders_are_refused(self):
         config = folder / "model" / "vision" / "processor_config.json"
         written = config.read_text()
@@ -46,15 +38,8 @@ class Generation(Mistral3, unittest.TestCase):
         self.assertIn("pixels do not fit the encoder, whose images consist of cells of 8 x 8", said)
 
 
-class Training(Mistral3, CellTraining, unittest.TestCase):
-    def test_steps_are_those_of_transformers(self):
-        self.expect_steps_of_transformers("all", self.mean_loss, 0.9)
-
-    def test_packs_of_few_samples_come_to_the_same_steps(self):
-        run(engine, "train", "recipe.lua", "--run-dir", "packed")
-        run(engine, "train", "recipe.lua", "--set", 'stages.sft.packing={"frames": 40, "tokens": 256, "segments": 8}', "--run-dir", "small")
-        for packed, alone in zip(losses("packed"), losses("small"), strict=True):
-            self.assertAlmostEqual(packed, alone, delta=2e-4 * packed)
+class Training(Mistral3, ImageTraining, unittest.TestCase):
+    pass
 
 
 if __name__ == "__main__":
