@@ -33,14 +33,16 @@ enum {
   FVLM_OP_LAYERSCALE_RESIDUAL = 6,
   FVLM_OP_LINEAR = 7,
   FVLM_OP_SCALED_ROWS = 8,
-  FVLM_OP_FOLD_ROW_SCALE = FVLM_OP_SCALED_ROWS /* the same by its plain name */
+  FVLM_OP_FOLD_ROW_SCALE = FVLM_OP_SCALED_ROWS, /* the same by its plain name */
+  FVLM_OP_SHORT_CONVOLUTION = 9,
+  FVLM_OP_DELTA_RULE = 10
 };
 
 /* Bits of fvlm_kernels_query.options: which optional tensors the calls have. */
 enum {
   FVLM_WITH_BACKWARD = 1u << 0,
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
-  FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
+  FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu, short_convolution */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
   FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: backward also gives the column sums of d_x,
                                    which are a d_bias */
@@ -71,6 +73,8 @@ enum {
   FVLM_COMPENSATED = FVLM_WITH_REST,
   FVLM_FP8_PAIRS = 1u << 18, /* linear with fp8, its input gradient where a backward follows and else, or with swiglu,
                                 its forward: the query's `pairs` is read */
+  FVLM_WITH_STATES = 1u << 19, /* short_convolution, delta_rule, forward alone: segments continue others, whose states
+                                  are read and replaced */
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
@@ -89,6 +93,11 @@ typedef struct fvlm_kernels_query {
   float rope_theta;
   int64_t pairs; /* with FVLM_FP8_PAIRS: of the features that the product sums over, how many of the last are rounded
                     to two numbers each */
+  int64_t segments;            /* short_convolution, delta_rule: how many, and the upper bound of their rows */
+  int32_t max_seqlen;
+  int32_t taps;                /* short_convolution */
+  int32_t key_heads, key_dim;  /* delta_rule: of queries and of keys; `heads` and `head_dim` are those of values, and
+                                  width = heads * head_dim */
 } fvlm_kernels_query;
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
@@ -255,6 +264,61 @@ typedef struct fvlm_scaled_rows_backward {
                                                is */
 } fvlm_scaled_rows_backward;
 
+/* short_convolution and delta_rule go from row to row of each segment of a packed buffer. Rows of segment i are those
+ * from cu_seqlens[i] to cu_seqlens[i + 1] - 1; a segment may have none, and a bound behind the last row counts as the
+ * number of rows. Rows behind the last segment are padding: y, and in backward the gradients of what rows hold, are 0.
+ *
+ * Without FVLM_WITH_STATES a segment begins with a state of zeros. With it, segment i continues from state slots[i], or
+ * from zeros where starts[i] is not 0, and the state after its last row replaces that one. Segments with rows have
+ * different slots; one without rows changes no state. slots, starts and states are NULL without FVLM_WITH_STATES. */
+
+/* y = silu(c), c[row] = bias + the sum over distance < taps of weight[:, taps - 1 - distance] * x[row - distance], where
+ * rows before those of the segment are those of the state [slots, taps - 1, width], in the dtype, the last one before
+ * the segment last. Sums are kept in float32. */
+typedef struct fvlm_convolution_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *weight, *bias; /* [rows, width], [width, taps], [width] or NULL without FVLM_WITH_BIAS */
+  const fvlm_tensor *cu_seqlens, *slots, *starts; /* int32 [segments + 1], [segments], [segments] */
+  fvlm_tensor* states;
+  fvlm_tensor* y; /* [rows, width] */
+} fvlm_convolution_forward;
+
+typedef struct fvlm_convolution_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *x, *weight, *bias, *cu_seqlens, *d_y;
+  fvlm_tensor* d_x;
+  fvlm_tensor *d_weight, *d_bias; /* NULL: not required */
+} fvlm_convolution_backward;
+
+/* The gated delta rule: each head of values carries a state S [key_dim, head_dim]. For each row
+ *
+ *   S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   y = S^T q
+ *
+ * `qkv` holds in each row the heads of q, then those of k (key_heads each), then those of v (heads); head h reads q and
+ * k of the key head h / (heads / key_heads). q and k are divided by the root of the sum of their squares and 1e-6, and
+ * q by the root of key_dim besides. `gates` holds b, then a of each head: beta = sigmoid(b) and
+ * g = -exp(log_decay) softplus(a + step_bias). States [slots, heads, key_dim, head_dim] are float32, or float64 where
+ * the dtype is. In 16-bit types a plugin may round the operands of products to the dtype, but not states. */
+typedef struct fvlm_delta_rule_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *qkv, *gates;            /* [rows, 2 key_heads * key_dim + width], [rows, 2 heads] */
+  const fvlm_tensor *log_decay, *step_bias;  /* [heads] */
+  const fvlm_tensor *cu_seqlens, *slots, *starts;
+  fvlm_tensor* states;
+  fvlm_tensor* y; /* [rows, width] */
+  fvlm_tensor* saved[FVLM_MAX_SAVED];
+} fvlm_delta_rule_forward;
+
+typedef struct fvlm_delta_rule_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *qkv, *gates, *log_decay, *step_bias, *cu_seqlens, *d_y;
+  const fvlm_tensor* saved[FVLM_MAX_SAVED];
+  fvlm_tensor *d_qkv, *d_gates;
+  fvlm_tensor *d_log_decay, *d_step_bias; /* NULL: not required */
+} fvlm_delta_rule_backward;
+
 typedef struct fvlm_kernels_v1 {
   fvlm_table base;
 
@@ -300,6 +364,14 @@ typedef struct fvlm_kernels_v1 {
                                      const fvlm_scaled_rows_forward*);
   fvlm_status (*scaled_rows_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
                                       const fvlm_scaled_rows_backward*);
+  fvlm_status (*short_convolution_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                           const fvlm_convolution_forward*);
+  fvlm_status (*short_convolution_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                            const fvlm_convolution_backward*);
+  fvlm_status (*delta_rule_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                    const fvlm_delta_rule_forward*);
+  fvlm_status (*delta_rule_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                     const fvlm_delta_rule_backward*);
 } fvlm_kernels_v1;
 
 #ifdef __cplusplus

@@ -305,6 +305,8 @@ struct Kernels {
   static constexpr NotOffered layerscale_forward{}, layerscale_backward{};
   static constexpr NotOffered linear_forward{}, linear_input_gradient{}, linear_weight_gradient{};
   static constexpr NotOffered scaled_rows_forward{}, scaled_rows_backward{};
+  static constexpr NotOffered short_convolution_forward{}, short_convolution_backward{};
+  static constexpr NotOffered delta_rule_forward{}, delta_rule_backward{};
 
   template <class Class>
   static constexpr fvlm_kernels_v1 table() {
@@ -315,7 +317,9 @@ struct Kernels {
                       offered<&Class::layerscale_forward> == offered<&Class::layerscale_backward> &&
                       offered<&Class::linear_forward> == offered<&Class::linear_input_gradient> &&
                       offered<&Class::linear_forward> == offered<&Class::linear_weight_gradient> &&
-                      offered<&Class::scaled_rows_forward> == offered<&Class::scaled_rows_backward>,
+                      offered<&Class::scaled_rows_forward> == offered<&Class::scaled_rows_backward> &&
+                      offered<&Class::short_convolution_forward> == offered<&Class::short_convolution_backward> &&
+                      offered<&Class::delta_rule_forward> == offered<&Class::delta_rule_backward>,
                   "a forward comes with its backward");
     auto table = begin_device_table<Class, fvlm_kernels_v1>();
     table.supports = &supports_op<Class>;
@@ -335,6 +339,10 @@ struct Kernels {
     offer<Class, &Class::linear_weight_gradient>(table.linear_weight_gradient);
     offer<Class, &Class::scaled_rows_forward>(table.scaled_rows_forward);
     offer<Class, &Class::scaled_rows_backward>(table.scaled_rows_backward);
+    offer<Class, &Class::short_convolution_forward>(table.short_convolution_forward);
+    offer<Class, &Class::short_convolution_backward>(table.short_convolution_backward);
+    offer<Class, &Class::delta_rule_forward>(table.delta_rule_forward);
+    offer<Class, &Class::delta_rule_backward>(table.delta_rule_backward);
     return table;
   }
 
@@ -347,7 +355,9 @@ struct Kernels {
            (op == FVLM_OP_BIAS_GELU && offered<&Class::bias_gelu_forward>) ||
            (op == FVLM_OP_LAYERSCALE_RESIDUAL && offered<&Class::layerscale_forward>) ||
            (op == FVLM_OP_LINEAR && offered<&Class::linear_forward>) ||
-           (op == FVLM_OP_SCALED_ROWS && offered<&Class::scaled_rows_forward>);
+           (op == FVLM_OP_SCALED_ROWS && offered<&Class::scaled_rows_forward>) ||
+           (op == FVLM_OP_SHORT_CONVOLUTION && offered<&Class::short_convolution_forward>) ||
+           (op == FVLM_OP_DELTA_RULE && offered<&Class::delta_rule_forward>);
   }
 
   template <class Class>
