@@ -241,4 +241,87 @@ void FoldRowScale::backward(const Parameters& parameters, const Linears& d_scale
   run("scaled_rows backward", backend().table().scaled_rows_backward, arguments, backward_workspace);
 }
 
+namespace {
+
+template <class Arguments>
+void bind_segments(Arguments& arguments, const SegmentStates& segments) {
+  arguments.cu_seqlens = arguments.bind(segments.cu_seqlens);
+  arguments.slots = arguments.bind(segments.slots);
+  arguments.starts = arguments.bind(segments.starts);
+  arguments.states = arguments.bind(segments.states);
+}
+
+} // namespace
+
+at::Tensor ShortConvolution::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                     const SegmentStates& segments) const {
+  at::Tensor y = like(x);
+  BoundArguments<fvlm_convolution_forward> arguments;
+  arguments.x = arguments.bind(x);
+  arguments.weight = arguments.bind(weight);
+  arguments.bias = arguments.bind(bias);
+  bind_segments(arguments, segments);
+  arguments.y = arguments.bind(y);
+  run("short_convolution forward", backend().table().short_convolution_forward, arguments);
+  return y;
+}
+
+ShortConvolution::Gradients ShortConvolution::backward(const at::Tensor& x, const at::Tensor& weight,
+                                                       const at::Tensor& bias, const at::Tensor& cu_seqlens,
+                                                       const at::Tensor& d_y, bool requires_weight, bool requires_bias,
+                                                       const Gradients& into, bool accumulate) const {
+  Gradients gradients{like(x, into.x), gradient(requires_weight, into.weight, weight.sizes()),
+                      gradient(requires_bias, into.bias, {x.size(1)})};
+  BoundArguments<fvlm_convolution_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.x = arguments.bind(x);
+  arguments.weight = arguments.bind(weight);
+  arguments.bias = arguments.bind(bias);
+  arguments.cu_seqlens = arguments.bind(cu_seqlens);
+  arguments.d_y = arguments.bind(d_y);
+  arguments.d_x = arguments.bind(gradients.x);
+  arguments.d_weight = arguments.bind(gradients.weight);
+  arguments.d_bias = arguments.bind(gradients.bias);
+  run("short_convolution backward", backend().table().short_convolution_backward, arguments, backward_workspace);
+  return gradients;
+}
+
+GatedDeltaRule::Output GatedDeltaRule::forward(const Operands& of, const SegmentStates& segments) const {
+  Output output{this->output({}, {of.qkv.size(0), query().width}, of.qkv.scalar_type()), make_saved()};
+  BoundArguments<fvlm_delta_rule_forward> arguments;
+  arguments.qkv = arguments.bind(of.qkv);
+  arguments.gates = arguments.bind(of.gates);
+  arguments.log_decay = arguments.bind(of.log_decay);
+  arguments.step_bias = arguments.bind(of.step_bias);
+  bind_segments(arguments, segments);
+  arguments.y = arguments.bind(output.y);
+  arguments.bind(arguments.saved, output.saved);
+  run("delta_rule forward", backend().table().delta_rule_forward, arguments);
+  return output;
+}
+
+GatedDeltaRule::Operands GatedDeltaRule::backward(const Operands& of, const at::Tensor& cu_seqlens,
+                                                  const Output& output, const at::Tensor& d_y, bool requires_log_decay,
+                                                  bool requires_step_bias, const Operands& into,
+                                                  bool accumulate) const {
+  Operands gradients{like(of.qkv, into.qkv), like(of.gates, into.gates),
+                     gradient(requires_log_decay, into.log_decay, of.log_decay.sizes()),
+                     gradient(requires_step_bias, into.step_bias, of.step_bias.sizes())};
+  BoundArguments<fvlm_delta_rule_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.qkv = arguments.bind(of.qkv);
+  arguments.gates = arguments.bind(of.gates);
+  arguments.log_decay = arguments.bind(of.log_decay);
+  arguments.step_bias = arguments.bind(of.step_bias);
+  arguments.cu_seqlens = arguments.bind(cu_seqlens);
+  arguments.d_y = arguments.bind(d_y);
+  arguments.bind(arguments.saved, output.saved);
+  arguments.d_qkv = arguments.bind(gradients.qkv);
+  arguments.d_gates = arguments.bind(gradients.gates);
+  arguments.d_log_decay = arguments.bind(gradients.log_decay);
+  arguments.d_step_bias = arguments.bind(gradients.step_bias);
+  run("delta_rule backward", backend().table().delta_rule_backward, arguments, backward_workspace);
+  return gradients;
+}
+
 } // namespace fvlm::ops

@@ -151,4 +151,41 @@ class FoldRowScale : public Kernel {
   void backward(const Parameters& parameters, const Linears& d_scaled, const Parameters& into, bool accumulate) const;
 };
 
+// Segments of a packed buffer; the last three of those that continue others, else undefined.
+struct SegmentStates {
+  at::Tensor cu_seqlens, slots, starts, states;
+};
+
+class ShortConvolution : public Kernel {
+ public:
+  ShortConvolution(KernelsBackend backend, const Query& query)
+      : Kernel(std::move(backend), query, FVLM_OP_SHORT_CONVOLUTION) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     const SegmentStates& segments) const;
+  struct Gradients {
+    at::Tensor x, weight, bias;
+  };
+  Gradients backward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     const at::Tensor& cu_seqlens, const at::Tensor& d_y, bool requires_weight, bool requires_bias,
+                     const Gradients& into = {}, bool accumulate = false) const;
+};
+
+class GatedDeltaRule : public Kernel {
+ public:
+  GatedDeltaRule(KernelsBackend backend, const Query& query)
+      : Kernel(std::move(backend), query, FVLM_OP_DELTA_RULE) {}
+  struct Operands {
+    at::Tensor qkv, gates, log_decay, step_bias;
+  };
+  struct Output {
+    at::Tensor y;
+    std::vector<at::Tensor> saved;
+  };
+  Output forward(const Operands& of, const SegmentStates& segments) const;
+  // Gradients of the first two are computed in any case.
+  Operands backward(const Operands& of, const at::Tensor& cu_seqlens, const Output& output, const at::Tensor& d_y,
+                    bool requires_log_decay, bool requires_step_bias, const Operands& into = {},
+                    bool accumulate = false) const;
+};
+
 } // namespace fvlm::ops

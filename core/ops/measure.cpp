@@ -168,6 +168,39 @@ Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query
   return calls;
 }
 
+struct BothWays {
+  std::function<void()> forward, backward;
+};
+
+// Of the operations that carry a state, whose segments are equally long here.
+BothWays recurrence_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make) {
+  const auto values = [&](std::initializer_list<int64_t> sizes) { return make.values(sizes, query.dtype); };
+  const bool has_states = query.options & FVLM_WITH_STATES, convolves = query.op == FVLM_OP_SHORT_CONVOLUTION;
+  const at::Tensor numbers = make.cyclic_range(query.segments + 1, query.segments + 1, at::kInt);
+  const at::Tensor slots = numbers.narrow(0, 0, query.segments);
+  SegmentStates segments{(numbers.to(at::kLong) * query.rows).div(query.segments, "floor").to(at::kInt), {}, {}, {}};
+  if (has_states) {
+    segments.slots = slots, segments.starts = slots.eq(0).to(at::kInt);
+    segments.states = convolves ? values({query.segments, query.taps - 1, query.width})
+                                : make.values({query.segments, query.heads, query.key_dim, query.head_dim},
+                                              query.dtype.bits == 64 ? query.dtype : fvlm_dtype{FVLM_FLOAT, 32, 1});
+  }
+  const at::Tensor d_y = values({query.rows, query.width}), bounds = segments.cu_seqlens;
+  if (convolves) {
+    const ShortConvolution op(backend, query);
+    const at::Tensor x = values({query.rows, query.width}), weight = values({query.width, query.taps}),
+                     bias = query.options & FVLM_WITH_BIAS ? values({query.width}) : at::Tensor();
+    return {[=] { op.forward(x, weight, bias, segments); },
+            [=] { op.backward(x, weight, bias, bounds, d_y, true, bias.defined()); }};
+  }
+  const GatedDeltaRule op(backend, query);
+  const GatedDeltaRule::Operands of{values({query.rows, 2 * int64_t{query.key_heads} * query.key_dim + query.width}),
+                                    values({query.rows, 2 * int64_t{query.heads}}), values({query.heads}),
+                                    values({query.heads})};
+  const auto output = std::make_shared<GatedDeltaRule::Output>();
+  return {[=] { *output = op.forward(of, segments); }, [=] { op.backward(of, bounds, *output, d_y, true, true); }};
+}
+
 Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
                  uint32_t flags) {
   const TensorFactory make{device};
@@ -242,6 +275,11 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
     const auto own = scalar_type(query.gradient_dtype);
     const FoldRowScale::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
     return calls([=] { op.forward(values); }, [=] { op.backward(values, d_scaled, into, false); });
+  }
+  case FVLM_OP_SHORT_CONVOLUTION:
+  case FVLM_OP_DELTA_RULE: {
+    auto both = recurrence_calls(backend, query, make);
+    return calls(std::move(both.forward), std::move(both.backward));
   }
   default:
     throw Error(ErrorKind::internal, "no benchmark is implemented for " + operation_name(query.op));

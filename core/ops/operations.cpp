@@ -92,8 +92,11 @@ static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::st
 }
 
 Operations::KernelKey Operations::key_of(const fvlm_kernels_query& query) {
-  return {query.op,    query.options,  query.rows,       query.width,   query.inner,      query.pairs,
-          query.heads, query.head_dim, query.rotary_dim, query.epsilon, query.rope_theta, query.gradient_dtype.bits};
+  return {query.op,         query.options,  query.rows,       query.width,
+          query.inner,      query.pairs,    query.heads,      query.head_dim,
+          query.rotary_dim, query.epsilon,  query.rope_theta, query.gradient_dtype.bits,
+          query.segments,   query.max_seqlen, query.taps,     query.key_heads,
+          query.key_dim};
 }
 
 template <class Op>
@@ -141,6 +144,8 @@ template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
 template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
 template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
 template const FoldRowScale& Operations::kernel<FoldRowScale>(fvlm_kernels_query);
+template const ShortConvolution& Operations::kernel<ShortConvolution>(fvlm_kernels_query);
+template const GatedDeltaRule& Operations::kernel<GatedDeltaRule>(fvlm_kernels_query);
 
 // Selects without rotary embedding and deferred queries, so that the fastest attention does not lose to one that has
 // them; then adds them where the selected plugin supports them.

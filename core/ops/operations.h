@@ -3,8 +3,8 @@
 // are [rows, width], where a row is a token of a pack.
 //
 // One class, by subject: operations.cpp (selection and caches), operations_linear.cpp, operations_adapter.cpp,
-// operations_kernels.cpp (norms and elementwise operations), operations_attention.cpp, operations_loss.cpp. What only
-// moves rows is in ops/rows.h.
+// operations_kernels.cpp (norms and elementwise operations), operations_attention.cpp, operations_recurrence.cpp,
+// operations_loss.cpp. What only moves rows is in ops/rows.h.
 #pragma once
 #include "device/runtime.h"
 #include "ops/attention.h"
@@ -12,6 +12,7 @@
 #include "ops/loss.h"
 #include "ops/parameter.h"
 #include "ops/quantizer.h"
+#include "ops/recurrence.h"
 #include "ops/ring_attention.h"
 #include "ops/shared_weight_gradient.h"
 #include "ops/tape.h"
@@ -216,6 +217,19 @@ class Operations {
   Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                const at::Tensor& positions);
 
+  // silu of a convolution of the leading `width` columns of x, within segments.
+  Value silu_convolution(Tape& tape, const Value& x, int64_t width, const ConvolutionTaps& taps,
+                         const Segments& segments);
+  // `rows`: q, k and v of each row side by side; `gates`: b and a of each head. Gives [rows, value_heads * value_dim].
+  Value gated_delta_rule(Tape& tape, const Value& rows, const Value& gates, const DeltaRule& rule,
+                         const Segments& segments);
+  // Both for sequences that go on, without a gradient. Their states are read and replaced: [slots, taps - 1, width],
+  // and [slots, value_heads, key_dim, value_dim] in float32 or wider.
+  at::Tensor silu_convolution(const at::Tensor& x, int64_t width, const ConvolutionTaps& taps,
+                              const CarriedSequences& sequences, const at::Tensor& states);
+  at::Tensor gated_delta_rule(const at::Tensor& rows, const at::Tensor& gates, const DeltaRule& rule,
+                              const CarriedSequences& sequences, const at::Tensor& states);
+
   // The cross-entropy of softmax(hidden head^T), one loss a row. Targets are int64; rows with a negative one have
   // loss 0. softcap: bound of the logits, see fvlm/loss.h; 0: none.
   Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
@@ -247,7 +261,7 @@ class Operations {
 
  private:
   using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float,
-                               float, uint8_t>;
+                               float, uint8_t, int64_t, int32_t, int32_t, int32_t, int32_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,
@@ -351,6 +365,11 @@ class Operations {
   NormOutput norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
                   double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
   void add_strided(const at::Tensor& rows, const at::Tensor& to);
+  // Of this many segments of rows at most so long, with states or without.
+  const ShortConvolution& convolution_for(const at::Tensor& x, const ConvolutionTaps& taps, int64_t segments,
+                                          int64_t longest, uint32_t options);
+  const GatedDeltaRule& delta_rule_for(int64_t rows, const DeltaRule& rule, int64_t segments, int64_t longest,
+                                       uint32_t options);
   const at::Tensor& ones(int64_t length);
   // The head's numbers in the type of what is multiplied with it, where a model keeps it in bfloat16.
   const at::Tensor& head_values(const Weight& head, at::ScalarType dtype);

@@ -4,12 +4,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/List.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/concat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -70,10 +67,6 @@ at::Tensor rows_gradient(const ConvolutionTaps& taps, const at::Tensor& d_sum, c
   return d;
 }
 
-at::Tensor silu(const at::Tensor& x) {
-  return x * x.sigmoid();
-}
-
 } // namespace
 
 at::Tensor rows_within_segments(const at::Tensor& cu_seqlens, int64_t rows, int64_t reach,
@@ -112,28 +105,6 @@ Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionT
   return y;
 }
 
-Value silu_convolution(Tape& tape, const Value& x, int64_t width, const ConvolutionTaps& taps,
-                       const at::Tensor& within) {
-  const auto leading = [width](const at::Tensor& all) { return all.narrow(1, 0, width); };
-  const auto convolves = [=](const at::Tensor& all) { return with_rows_before(leading(all), within); };
-  Value y(silu(convolved(taps, convolves(x.data))).to(x.data.scalar_type()), tape.records(x, taps.weight, taps.bias));
-  if (!y.requires_grad()) return y;
-  tape.set_recompute(y, [=, all = x.data] { return silu(convolved(taps, convolves(all))).to(all.scalar_type()); });
-  tape.push([=, all = x.data, in = x.gradient, out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    const std::vector<at::Tensor> rows = convolves(all);
-    const at::Tensor sum = convolved(taps, rows), gate = sum.sigmoid();
-    const at::Tensor d_sum = widened(d_y) * gate * (1 + sum * (1 - gate));
-    add_tap_gradients(taps, rows, d_sum);
-    if (!in) return;
-    const auto [d, overwrites] = in->destination({0, width}, all.sizes(), all.options());
-    const at::Tensor d_rows = rows_gradient(taps, d_sum, within);
-    overwrites ? d.copy_(d_rows) : d.add_(d_rows);
-  });
-  return y;
-}
-
 EarlierRows::EarlierRows(const at::Tensor& indices, const at::Tensor& sequences, const at::Tensor& page_table,
                          int64_t page_rows, int64_t reach) {
   const at::Tensor own = indices.to(at::kLong), of_sequence = sequences.to(at::kLong);
@@ -151,28 +122,6 @@ at::Tensor append_and_convolve(const at::Tensor& gates_and_x, const ConvolutionT
   for (const EarlierRows::Places& place : earlier.before)
     rows.push_back(pages.index(Indices({place.pages, place.rows})).masked_fill_(place.missing, 0));
   return convolved(taps, rows).mul_(columns(gates_and_x, Third::c)).to(gates_and_x.scalar_type());
-}
-
-CarriedRows::CarriedRows(const at::Tensor& row_bounds, const at::Tensor& sequences, int64_t reach) {
-  const at::Tensor bounds = row_bounds.to(at::kLong), own = sequences.to(at::kLong);
-  const int64_t rows = own.size(0), count = bounds.size(0) - 1;
-  const at::Tensor begins = bounds.narrow(0, 0, count), lengths = bounds.narrow(0, 1, count) - begins;
-  const at::Tensor each = at::arange(rows, bounds.options()), index = each - begins.index_select(0, own);
-  for (int64_t distance = 1; distance <= reach; ++distance)
-    before.push_back(at::where(index.ge(distance), each - distance, rows + own * reach + (reach + index - distance)));
-  // Of each sequence the row so many after its first one, or one that was carried here where that is negative.
-  const at::Tensor last = lengths.unsqueeze(1) + at::arange(-reach, 0, bounds.options());
-  const at::Tensor carried = rows + at::arange(count, bounds.options()).unsqueeze(1) * reach + reach;
-  behind = at::where(last.ge(0), begins.unsqueeze(1) + last, carried + last).flatten();
-}
-
-at::Tensor continue_silu_convolution(const at::Tensor& rows, const ConvolutionTaps& taps, const CarriedRows& places,
-                                     at::Tensor& carried) {
-  const at::Tensor all = at::concat({rows, carried.flatten(0, 1)});
-  std::vector<at::Tensor> convolves{rows};
-  for (const at::Tensor& before : places.before) convolves.push_back(all.index_select(0, before));
-  carried = all.index_select(0, places.behind).view_as(carried);
-  return silu(convolved(taps, convolves)).to(rows.scalar_type());
 }
 
 } // namespace fvlm::ops

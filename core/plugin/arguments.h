@@ -116,6 +116,22 @@ constexpr auto fields_of(const fvlm_scaled_rows_backward*) {
                          field("d_scaled_weight", &A::d_scaled_weight), field("d_scaled_bias", &A::d_scaled_bias),
                          field("d_scale", &A::d_scale), field("d_weight", &A::d_weight), field("d_bias", &A::d_bias));
 }
+constexpr auto fields_of(const fvlm_convolution_forward*) {
+  using A = fvlm_convolution_forward;
+  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias), field("cu_seqlens", &A::cu_seqlens), field("slots", &A::slots), field("starts", &A::starts), field("states", &A::states), field("y", &A::y));
+}
+constexpr auto fields_of(const fvlm_convolution_backward*) {
+  using A = fvlm_convolution_backward;
+  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias), field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y), field("d_x", &A::d_x), field("d_weight", &A::d_weight), field("d_bias", &A::d_bias));
+}
+constexpr auto fields_of(const fvlm_delta_rule_forward*) {
+  using A = fvlm_delta_rule_forward;
+  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay), field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens), field("slots", &A::slots), field("starts", &A::starts), field("states", &A::states), field("y", &A::y), field("saved", &A::saved));
+}
+constexpr auto fields_of(const fvlm_delta_rule_backward*) {
+  using A = fvlm_delta_rule_backward;
+  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay), field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y), field("saved", &A::saved), field("d_qkv", &A::d_qkv), field("d_gates", &A::d_gates), field("d_log_decay", &A::d_log_decay), field("d_step_bias", &A::d_step_bias));
+}
 constexpr auto fields_of(const fvlm_loss_forward*) {
   using A = fvlm_loss_forward;
   return std::make_tuple(field("hidden", &A::hidden), field("weight", &A::weight), field("targets", &A::targets),

@@ -93,6 +93,10 @@ std::string kernels_defect(const void* pointer, const KindName&, fvlm_device dev
     query.head_dim = query.rotary_dim = 64;
     query.epsilon = 1e-5F;
     query.rope_theta = 10000;
+    query.segments = query.key_heads = 1;
+    query.max_seqlen = 16;
+    query.taps = 4;
+    query.key_dim = 64;
     auto answer = ask(*static_cast<const fvlm_kernels_v1*>(pointer), query);
     if (!answer.defect.empty()) return answer.defect;
     if (answer.score > 0 && !operation.slots[0].is_set(pointer))
@@ -284,6 +288,20 @@ std::vector<TableOperation> kernels() {
            .options = 0,
            .sizes = "LINEARSxINNERxWIDTH",
            .has_inner = true,
+           .has_parameters = true},
+          {.name = "short_convolution",
+           .slots = {FVLM_SLOT(Table, short_convolution_forward), FVLM_SLOT(Table, short_convolution_backward)},
+           .op = FVLM_OP_SHORT_CONVOLUTION,
+           .options = bias | FVLM_WITH_STATES,
+           .sizes = "ROWSxWIDTH",
+           .has_parameters = true,
+           .rows_forward = 2,
+           .rows_backward = 3},
+          {.name = "delta_rule",
+           .slots = {FVLM_SLOT(Table, delta_rule_forward), FVLM_SLOT(Table, delta_rule_backward)},
+           .op = FVLM_OP_DELTA_RULE,
+           .options = FVLM_WITH_STATES,
+           .sizes = "ROWSxHEADSxHEAD_DIM",
            .has_parameters = true}};
 }
 
@@ -305,8 +323,10 @@ std::vector<Family> make_families() {
                                                    {FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements),
                                                     FVLM_SLOT(Loss, forward), FVLM_SLOT(Loss, backward)},
                                                    loss_defect)),
-      family<Kernels>(FVLM_KERNELS_KIND, "kernels", {FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)},
-                      kernels_defect, kernels()),
+      grown(offsetof(Kernels, short_convolution_forward),
+            family<Kernels>(FVLM_KERNELS_KIND, "kernels",
+                            {FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)}, kernels_defect,
+                            kernels())),
       with_variants(family<Optimizer>("fvlm.optimizer/1", "optimizer",
                                       {FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
                                        FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
@@ -433,6 +453,10 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   std::string text =
       fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
   if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
+  if (query.segments > 0) text += fmt::format(", {} segments of at most {}", query.segments, query.max_seqlen);
+  if (query.taps > 0) text += fmt::format(", {} taps", query.taps);
+  if (query.key_heads > 0)
+    text += fmt::format(", {} heads of {} by {} of {}", query.heads, query.head_dim, query.key_heads, query.key_dim);
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},
@@ -450,7 +474,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_WITH_FP8, "fp8"},
                                                           {FVLM_SWIGLU_INPUT, "swiglu before it"},
                                                           {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"},
-                                                          {FVLM_FP8_PAIRS, "pairs of e4m3"}};
+                                                          {FVLM_FP8_PAIRS, "pairs of e4m3"},
+                                                          {FVLM_WITH_STATES, "states"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

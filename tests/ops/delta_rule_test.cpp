@@ -1,9 +1,7 @@
 // What layers without attention are made of: the gated delta rule against its definition row by row, its gradients, and
 // passes that go on where others ended; the convolution before it; gates.
 #include "bench.h"
-#include "ops/gated_delta_rule.h"
 #include "ops/gates.h"
-#include "ops/short_convolution.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/outer.h>
@@ -35,6 +33,16 @@ Tensor bounds_of(std::vector<int> bounds) {
   return at::tensor(bounds, at::kInt);
 }
 
+Segments segments_of(const std::vector<int>& bounds, int64_t longest) {
+  return {bounds_of(bounds), {}, longest};
+}
+
+// Two sequences with so many rows in a pass, in slots 2 and 0.
+CarriedSequences sequences_of(std::array<int, 2> rows, std::array<bool, 2> starts) {
+  return {bounds_of({0, rows[0], rows[0] + rows[1]}), at::tensor({2, 0}, at::kInt),
+          at::tensor({int{starts[0]}, int{starts[1]}}, at::kInt), std::max(rows[0], rows[1])};
+}
+
 // One head of rows [begin, end) by the definition.
 Tensor by_definition(const Tensor& rows, const Tensor& gates, const DeltaRule& rule, int64_t head) {
   const int64_t of_key = head / (value_heads / key_heads);
@@ -63,7 +71,7 @@ TEST(DeltaRule, IsItsDefinitionInEachSegment) {
   const Value rows = b.input({206, row_width}), gates = b.input({206, 2 * value_heads});
   const DeltaRule rule = rule_of(b);
   Tape none(Tape::Mode::forward_only);
-  const Tensor y = gated_delta_rule(none, rows, gates, rule, RowChunks(bounds_of(bounds), 206, 133)).data;
+  const Tensor y = b.ops->gated_delta_rule(none, rows, gates, rule, segments_of(bounds, 133)).data;
   for (size_t i = 0; i + 1 < bounds.size(); ++i) {
     const int64_t begin = bounds[i], count = bounds[i + 1] - begin;
     for (int64_t head = 0; head < value_heads && count > 0; ++head)
@@ -81,8 +89,9 @@ TEST(DeltaRule, HasItsGradients) {
   for (const auto& [bounds, longest] : {std::pair<std::vector<int>, int>{{0, 1, 2, 3}, 1}, // chunks of 1, 8 and 16 rows
                                         {{0, 3, 3, 8}, 5},
                                         {{0, 9}, 9}}) {
-    const RowChunks chunks(bounds_of(bounds), 9, longest);
-    b.expect_true_gradients([&](Tape& tape) { return std::vector{gated_delta_rule(tape, rows, gates, rule, chunks)}; });
+    b.expect_true_gradients([&](Tape& tape) {
+      return std::vector{b.ops->gated_delta_rule(tape, rows, gates, rule, segments_of(bounds, longest))};
+    });
   }
 }
 
@@ -90,8 +99,9 @@ TEST(DeltaRule, HasItsGradientsOverSeveralChunks) {
   Bench b;
   const Value rows = b.input({70, row_width}), gates = b.input({70, 2 * value_heads});
   const DeltaRule rule = rule_of(b);
-  const RowChunks chunks(bounds_of({0, 2, 70}), 70, 68);
-  b.expect_true_gradients([&](Tape& tape) { return std::vector{gated_delta_rule(tape, rows, gates, rule, chunks)}; });
+  b.expect_true_gradients([&](Tape& tape) {
+    return std::vector{b.ops->gated_delta_rule(tape, rows, gates, rule, segments_of({0, 2, 70}, 68))};
+  });
 }
 
 // Two sequences, a few rows of each at a time; slots of states as generation has them.
@@ -101,43 +111,43 @@ TEST(DeltaRule, GoesOnWhereAPassEnded) {
   const DeltaRule rule = rule_of(b);
   Tape none(Tape::Mode::forward_only);
   const std::vector<int64_t> begins{0, 80};
-  const Tensor expected = gated_delta_rule(none, rows, gates, rule, RowChunks(bounds_of({0, 80, 90}), 90, 80)).data;
-  Tensor states = at::zeros({2, value_heads, key_dim, value_dim}, rows.data.options());
+  const Tensor expected = b.ops->gated_delta_rule(none, rows, gates, rule, segments_of({0, 80, 90}, 80)).data;
+  const Tensor states = at::full({3, value_heads, key_dim, value_dim}, 7.0, rows.data.options());
   std::vector<int64_t> done{0, 0};
   for (const auto& [first, second] : {std::pair<int, int>{1, 0}, {1, 1}, {70, 3}, {0, 1}, {1, 1}, {7, 4}}) {
     std::vector<int64_t> taken;
     for (int64_t i = 0; i < first; ++i) taken.push_back(begins[0] + done[0] + i);
     for (int64_t i = 0; i < second; ++i) taken.push_back(begins[1] + done[1] + i);
     const Tensor index = at::tensor(taken, at::kLong);
-    const RowChunks chunks(bounds_of({0, first, first + second}), first + second, std::max(first, second));
     const Tensor y =
-        continue_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule, chunks, states);
+        b.ops->gated_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule,
+                               sequences_of({first, second}, {done[0] == 0, done[1] == 0}), states);
     expect_close(y, expected.index_select(0, index), 1e-10, fmt::format("{} and {} rows", first, second));
     done[0] += first, done[1] += second;
   }
+  EXPECT_TRUE(states[1].eq(7.0).all().item<bool>()) << "the slot of no sequence";
 }
 
 TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
   Bench b;
   const Value x = b.input({11, 7});
   const ConvolutionTaps taps{Weight(b.parameter("taps", {5, 1, 4})), Weight(b.parameter("bias", {5}))};
-  const Tensor within = rows_within_segments(bounds_of({0, 7, 11}), 11, 3, x.data.options());
-  b.expect_true_gradients([&](Tape& tape) { return std::vector{silu_convolution(tape, x, 5, taps, within)}; });
+  const Segments segments = segments_of({0, 7, 11}, 7);
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->silu_convolution(tape, x, 5, taps, segments)}; });
   Tape none(Tape::Mode::forward_only);
-  const Tensor expected = silu_convolution(none, x, 5, taps, within).data;
-  Tensor carried = at::zeros({2, 3, 5}, x.data.options());
+  const Tensor expected = b.ops->silu_convolution(none, x, 5, taps, segments).data;
+  const Tensor states = at::full({3, 3, 5}, 7.0, x.data.options());
   std::vector<int64_t> done{0, 7};
   for (const auto& [first, second] : {std::pair<int, int>{1, 2}, {2, 0}, {1, 1}, {3, 1}}) {
+    const CarriedSequences sequences = sequences_of({first, second}, {done[0] == 0, done[1] == 7});
     std::vector<int64_t> taken;
     for (int64_t i = 0; i < first; ++i) taken.push_back(done[0]++);
     for (int64_t i = 0; i < second; ++i) taken.push_back(done[1]++);
-    std::vector<int> sequences(static_cast<size_t>(first), 0);
-    sequences.resize(static_cast<size_t>(first + second), 1);
-    const CarriedRows places(bounds_of({0, first, first + second}), at::tensor(sequences, at::kInt), 3);
     const Tensor index = at::tensor(taken, at::kLong);
-    const Tensor y = continue_silu_convolution(x.data.index_select(0, index).narrow(1, 0, 5), taps, places, carried);
+    const Tensor y = b.ops->silu_convolution(x.data.index_select(0, index), 5, taps, sequences, states);
     expect_close(y, expected.index_select(0, index), 1e-12, fmt::format("{} and {} rows", first, second));
   }
+  EXPECT_TRUE(states[1].eq(7.0).all().item<bool>()) << "the slot of no sequence";
 }
 
 TEST(DeltaRule, GatesHaveTheirGradients) {

@@ -48,6 +48,7 @@ VALUE(FVLM_WITH_FREQUENCIES, 64);
 VALUE(FVLM_WITH_COLUMN_SUMS, 16);
 VALUE(FVLM_WITH_FP8, 1 << 15);
 VALUE(FVLM_FP8_PAIRS, 1 << 18);
+VALUE(FVLM_WITH_STATES, 1 << 19);
 VALUE(FVLM_ABI_MAJOR, 1);
 VALUE(FVLM_ABI_MINOR, 0);
 VALUE(FVLM_MAX_SAVED, 4);
@@ -141,7 +142,7 @@ FIELD(fvlm_plugin, name, 16, const char*);
 FIELD(fvlm_plugin, version, 24, const char*);
 FIELD(fvlm_plugin, table, 32, const void* (*)(const char*));
 
-SIZE(fvlm_kernels_query, 88);
+SIZE(fvlm_kernels_query, 112);
 FIELD(fvlm_kernels_query, struct_size, 0, uint32_t);
 FIELD(fvlm_kernels_query, op, 4, int32_t);
 FIELD(fvlm_kernels_query, device, 8, fvlm_device);
@@ -157,6 +158,11 @@ FIELD(fvlm_kernels_query, rotary_dim, 64, int32_t);
 FIELD(fvlm_kernels_query, epsilon, 68, float);
 FIELD(fvlm_kernels_query, rope_theta, 72, float);
 FIELD(fvlm_kernels_query, pairs, 80, int64_t);
+FIELD(fvlm_kernels_query, segments, 88, int64_t);
+FIELD(fvlm_kernels_query, max_seqlen, 96, int32_t);
+FIELD(fvlm_kernels_query, taps, 100, int32_t);
+FIELD(fvlm_kernels_query, key_heads, 104, int32_t);
+FIELD(fvlm_kernels_query, key_dim, 108, int32_t);
 
 SIZE(fvlm_norm_forward, 104);
 FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);
@@ -285,7 +291,58 @@ FIELD(fvlm_scaled_rows_backward, d_scale, 48, fvlm_tensor*);
 FIELD(fvlm_scaled_rows_backward, d_weight, 56, fvlm_tensor*);
 FIELD(fvlm_scaled_rows_backward, d_bias, 64, fvlm_tensor*);
 
-SIZE(fvlm_kernels_v1, 176);
+SIZE(fvlm_convolution_forward, 72);
+FIELD(fvlm_convolution_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_convolution_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, cu_seqlens, 32, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, slots, 40, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, starts, 48, const fvlm_tensor*);
+FIELD(fvlm_convolution_forward, states, 56, fvlm_tensor*);
+FIELD(fvlm_convolution_forward, y, 64, fvlm_tensor*);
+
+SIZE(fvlm_convolution_backward, 72);
+FIELD(fvlm_convolution_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_convolution_backward, accumulate, 4, int32_t);
+FIELD(fvlm_convolution_backward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_convolution_backward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_convolution_backward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_convolution_backward, cu_seqlens, 32, const fvlm_tensor*);
+FIELD(fvlm_convolution_backward, d_y, 40, const fvlm_tensor*);
+FIELD(fvlm_convolution_backward, d_x, 48, fvlm_tensor*);
+FIELD(fvlm_convolution_backward, d_weight, 56, fvlm_tensor*);
+FIELD(fvlm_convolution_backward, d_bias, 64, fvlm_tensor*);
+
+SIZE(fvlm_delta_rule_forward, 112);
+FIELD(fvlm_delta_rule_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_delta_rule_forward, qkv, 8, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, gates, 16, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, log_decay, 24, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, step_bias, 32, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, cu_seqlens, 40, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, slots, 48, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, starts, 56, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, states, 64, fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, y, 72, fvlm_tensor*);
+FIELD(fvlm_delta_rule_forward, saved, 80, fvlm_tensor* [4]);
+
+SIZE(fvlm_delta_rule_backward, 120);
+FIELD(fvlm_delta_rule_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_delta_rule_backward, accumulate, 4, int32_t);
+FIELD(fvlm_delta_rule_backward, qkv, 8, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, gates, 16, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, log_decay, 24, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, step_bias, 32, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, cu_seqlens, 40, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, d_y, 48, const fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, saved, 56, const fvlm_tensor* [4]);
+FIELD(fvlm_delta_rule_backward, d_qkv, 88, fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, d_gates, 96, fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, d_log_decay, 104, fvlm_tensor*);
+FIELD(fvlm_delta_rule_backward, d_step_bias, 112, fvlm_tensor*);
+
+SIZE(fvlm_kernels_v1, 208);
 FIELD(fvlm_kernels_v1, base, 0, fvlm_table);
 FIELD(fvlm_kernels_v1, supports, 24, void (*)(const fvlm_kernels_query*, fvlm_support*));
 FIELD(fvlm_kernels_v1, requirements, 32,
@@ -323,6 +380,14 @@ FIELD(fvlm_kernels_v1, scaled_rows_forward, 160,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_forward*));
 FIELD(fvlm_kernels_v1, scaled_rows_backward, 168,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_backward*));
+FIELD(fvlm_kernels_v1, short_convolution_forward, 176,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_convolution_forward*));
+FIELD(fvlm_kernels_v1, short_convolution_backward, 184,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_convolution_backward*));
+FIELD(fvlm_kernels_v1, delta_rule_forward, 192,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_delta_rule_forward*));
+FIELD(fvlm_kernels_v1, delta_rule_backward, 200,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_delta_rule_backward*));
 
 SIZE(fvlm_optimizer_segment, 32);
 FIELD(fvlm_optimizer_segment, offset, 0, int64_t);

@@ -114,7 +114,7 @@ struct DecoderConfig {
   // attention. Empty: none has.
   std::vector<int64_t> conv_layers;
   int64_t conv_taps = 0;
-  // Of each layer 1, or 0: it has a gated delta rule (ops/gated_delta_rule.h) of so many heads in place of attention,
+  // Of each layer 1, or 0: it has a gated delta rule (ops/recurrence.h) of so many heads in place of attention,
   // which reads its rows through a convolution over the last `conv_taps`. Empty: none has.
   std::vector<int64_t> delta_layers;
   int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;

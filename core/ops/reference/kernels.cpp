@@ -23,7 +23,8 @@ constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVL
                                    FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
                                    FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
                                    FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
-                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS;
+                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS |
+                                   FVLM_WITH_STATES;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -140,6 +141,23 @@ bool gelu_can_write_to(const Tensor& out) {
 
 } // namespace
 
+// Of the operations that carry a state.
+static sdk::Support supports_recurrence(const fvlm_kernels_query& query) {
+  if ((query.options & FVLM_WITH_STATES) && (query.options & FVLM_WITH_BACKWARD))
+    return sdk::refuse("states together with backward not supported");
+  if (query.segments < 1 || query.max_seqlen < 1)
+    return sdk::refuse("%lld segments of at most %d rows not supported", static_cast<long long>(query.segments),
+                       query.max_seqlen);
+  if (query.op == FVLM_OP_SHORT_CONVOLUTION && query.taps < 1)
+    return sdk::refuse("%d taps not supported", query.taps);
+  if (query.op == FVLM_OP_DELTA_RULE &&
+      (query.key_dim < 1 || query.head_dim < 1 || query.key_heads < 1 || query.heads % query.key_heads != 0 ||
+       int64_t{query.heads} * query.head_dim != query.width))
+    return sdk::refuse("%d heads of %d and %d of %d in %lld columns not supported", query.key_heads, query.key_dim,
+                       query.heads, query.head_dim, static_cast<long long>(query.width));
+  return sdk::accept(1, "ATen");
+}
+
 sdk::Support Kernels::supports(const Query& query) {
   if (query.op == FVLM_OP_ROPE &&
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
@@ -171,6 +189,10 @@ sdk::Support Kernels::supports(const Query& query) {
        int64_t{query.heads} * query.head_dim != query.width))
     return sdk::refuse("%d heads of %d in %lld columns not supported", query.heads, query.head_dim,
                        static_cast<long long>(query.width));
+  const bool carries = query.op == FVLM_OP_SHORT_CONVOLUTION || query.op == FVLM_OP_DELTA_RULE;
+  if (!carries && (query.options & FVLM_WITH_STATES)) return sdk::refuse("options %#x not supported", query.options);
+  if (carries)
+    if (const sdk::Support support = supports_recurrence(query); support.score == 0) return support;
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 

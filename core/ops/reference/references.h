@@ -53,6 +53,11 @@ struct Kernels : sdk::Kernels, OnDevice {
   void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& arguments);
   void scaled_rows_forward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_forward& arguments);
   void scaled_rows_backward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_backward& arguments);
+  void short_convolution_forward(const fvlm_call& call, const Query& query, const fvlm_convolution_forward& arguments);
+  void short_convolution_backward(const fvlm_call& call, const Query& query,
+                                  const fvlm_convolution_backward& arguments);
+  void delta_rule_forward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_forward& arguments);
+  void delta_rule_backward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_backward& arguments);
 };
 
 struct AdamW : sdk::Optimizer, OnDevice {

@@ -288,17 +288,15 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   if (config_.convolutions() > 0)
     within =
         ops::rows_within_segments(segments.cu_seqlens, x.data.size(0), config_.conv_taps - 1, ops.tensor_options());
-  std::optional<DeltaLayer::Segments> delta;
-  if (config_.delta_rules() > 0) delta.emplace(segments, x.data.size(0), config_.conv_taps, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within, delta,
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within,
                         pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
       const auto mix = [&](const Value& rows, const Value& gates, const at::Tensor& into) {
         if (layer.convolves()) return ops::gated_convolution(inner, rows, layer.taps, within);
-        if (layer.delta) return layer.delta->mix(inner, rows, gates, *delta);
+        if (layer.delta) return layer.delta->mix(inner, ops, rows, gates, segments);
         const GatedRows parts = without_gates(inner, scaled_queries(inner, rows, factors));
         const QueryKeyValue heads = heads_of(inner, ops, layer, parts.rows);
         const at::Tensor& result = parts.gates.defined() ? at::Tensor() : into;
@@ -349,8 +347,6 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   std::optional<ops::EarlierRows> earlier;
   if (config_.convolutions() > 0)
     earlier.emplace(rows.indices(), rows.sequences, rows.page_table, pages.page_rows, config_.conv_taps - 1);
-  std::optional<DeltaLayer::Runs> runs;
-  if (config_.delta_rules() > 0) runs.emplace(rows, config_.conv_taps);
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
@@ -378,7 +374,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     if (layer.convolves())
       mixed = Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier));
     else if (layer.delta)
-      mixed = Value(layer.delta->mix(in.data, of_normed(layer.gates).data, *runs, pages.states[i]));
+      mixed = Value(layer.delta->mix(ops, in.data, of_normed(layer.gates).data, rows, pages.states[i]));
     else
       mixed = attend(in, config_.qk_norm ? &norms : nullptr);
     residual = ops.linear(no_grad, mixed, layer.out, residual);

@@ -1,6 +1,6 @@
-#include "ops/gated_delta_rule.h"
-
-#include "ops/pointwise.h"
+// The gated delta rule in plain ATen, in float32 or wider, in chunks of rows within which all is matrix products.
+#include "ops/reference/common.h"
+#include "ops/reference/row_chunks.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/concat.h>
@@ -11,12 +11,25 @@
 
 #include <cmath>
 
-namespace fvlm::ops {
+namespace fvlm::ops::reference {
 namespace {
 
 using at::Tensor;
 
 constexpr double length_epsilon = 1e-6;
+
+struct Rule {
+  int64_t key_heads, value_heads, key_dim, value_dim;
+  Tensor log_decay, step_bias; // [value_heads], float32 or wider
+
+  Rule(const fvlm_kernels_query& query, const fvlm_tensor* log_decay, const fvlm_tensor* step_bias)
+      : key_heads(query.key_heads), value_heads(query.heads), key_dim(query.key_dim), value_dim(query.head_dim),
+        log_decay(upcast(log_decay)), step_bias(upcast(step_bias)) {}
+
+  Tensor states_before(const CarriedStates& states, int64_t segments) const {
+    return states.before(segments, {value_heads, key_dim, value_dim}, log_decay.options());
+  }
+};
 
 Tensor transposed(const Tensor& matrices) {
   return matrices.transpose(-1, -2);
@@ -66,17 +79,16 @@ struct UnitRows {
 
 // All chunks of a pass, [chunks, value_heads, length, ...] where nothing else is said.
 struct Chunked {
-  Chunked(const Tensor& rows, const Tensor& gates, const DeltaRule& rule, const RowChunks& chunks)
+  Chunked(const Tensor& rows, const Tensor& gates, const Rule& rule, const RowChunks& chunks)
       : rule(rule), chunks(chunks), q(of_keys(rows, 0)), k(of_keys(rows, 1)) {
-    const Tensor log_decay = widened(rule.log_decay.value());
     query = by_value_head(q.unit) / std::sqrt(static_cast<double>(rule.key_dim));
     key = by_value_head(k.unit);
     value = heads(rows, 2 * rule.key_heads * rule.key_dim, rule.value_heads, rule.value_dim);
-    step = of_gates(gates, 1) + widened(rule.step_bias.value()).unsqueeze(1);
+    step = of_gates(gates, 1) + rule.step_bias.unsqueeze(1);
     rate = of_gates(gates, 0).sigmoid_();
     const Tensor is_empty = chunks.empty.view({chunks.count, 1, chunks.length});
     rate.masked_fill_(is_empty, 0);
-    decay = at::softplus(step).mul_(-log_decay.exp().unsqueeze(1)).masked_fill_(is_empty, 0);
+    decay = at::softplus(step).mul_(-rule.log_decay.exp().unsqueeze(1)).masked_fill_(is_empty, 0);
     const Tensor sum = decay.cumsum(-1);
     since_begin = sum.exp();
     until_end = (sum.narrow(-1, chunks.length - 1, 1) - sum).exp_();
@@ -106,8 +118,7 @@ struct Chunked {
   }
 
   Tensor output() const { // [rows, value_heads * value_dim]
-    const Tensor y = at::matmul(query_of_state, before) + at::matmul(reads, added);
-    return chunks.joined(y.transpose(1, 2).contiguous()).flatten(1);
+    return as_rows(at::matmul(query_of_state, before) + at::matmul(reads, added));
   }
 
   struct Gradients {
@@ -120,7 +131,7 @@ struct Chunked {
     return since_begin.select(-1, chunks.length - 1).index_select(0, of_chunks).unsqueeze(-1).unsqueeze(-1);
   }
   Tensor heads(const Tensor& rows, int64_t column, int64_t count, int64_t dim) const {
-    return chunks.split(widened(rows.narrow(1, column, count * dim)))
+    return chunks.split(upcast(rows.narrow(1, column, count * dim)))
         .view({chunks.count, chunks.length, count, dim})
         .transpose(1, 2)
         .contiguous();
@@ -130,7 +141,7 @@ struct Chunked {
     return heads(rows, which * width, rule.key_heads, rule.key_dim);
   }
   Tensor of_gates(const Tensor& gates, int64_t which) const { // [chunks, value_heads, length]
-    return chunks.split(widened(gates.narrow(1, which * rule.value_heads, rule.value_heads)))
+    return chunks.split(upcast(gates.narrow(1, which * rule.value_heads, rule.value_heads)))
         .transpose(1, 2)
         .contiguous();
   }
@@ -147,7 +158,7 @@ struct Chunked {
     return chunks.joined(of_heads.transpose(1, 2).contiguous()).flatten(1);
   }
 
-  const DeltaRule& rule;
+  const Rule& rule;
   const RowChunks& chunks;
   UnitRows q, k; // by heads of keys
   Tensor query, key, value;
@@ -203,23 +214,22 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
   const Tensor d_decay =
       (d_sum.sum(-1, true) - d_sum.cumsum(-1) + d_sum)
           .masked_fill_(chunks.empty.view({chunks.count, 1, chunks.length}), 0); // of a row and all behind it
-  const Tensor decay_factor = widened(rule.log_decay.value()).exp().unsqueeze(1);
+  const Tensor decay_factor = rule.log_decay.exp().unsqueeze(1);
   const Tensor d_step = d_decay * step.sigmoid() * -decay_factor;
 
-  const auto gate_rows = [&](const Tensor& of_heads) { return chunks.joined(of_heads.transpose(1, 2).contiguous()); };
   return {at::concat({as_rows(q.gradient(by_key_head(d_query) / std::sqrt(static_cast<double>(rule.key_dim)))),
                       as_rows(k.gradient(by_key_head(d_key))), as_rows(scaled(d_rated_values, rate))},
                      1),
-          at::concat({gate_rows(d_rate * rate * (1 - rate)), gate_rows(d_step)}, 1),
+          at::concat({as_rows(d_rate * rate * (1 - rate)), as_rows(d_step)}, 1),
           (d_decay * decay).sum(at::IntArrayRef{0, 2}), d_step.sum(at::IntArrayRef{0, 2})};
 }
 
 // Where no segment has more than one row, by the definition: a chunk is a row then.
-Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const DeltaRule& rule, const RowChunks& chunks,
+Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const Rule& rule, const RowChunks& chunks,
                       Tensor& states) {
   const Tensor own = chunks.by_rank[0], taken = chunks.rows.index_select(0, own);
   const int64_t segments = own.size(0), keys = 2 * rule.key_heads;
-  const Tensor in = widened(rows.index_select(0, taken)), of_gates = widened(gates.index_select(0, taken));
+  const Tensor in = upcast(rows.index_select(0, taken)), of_gates = upcast(gates.index_select(0, taken));
   const Tensor is_empty = chunks.empty.index_select(0, own).unsqueeze(1);
   const auto by_value_head = [&](const Tensor& of_keys) { // [segments, value_heads, 1, key_dim]
     return of_keys.unsqueeze(2)
@@ -235,8 +245,8 @@ Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const DeltaRule& 
   };
   const Tensor rate = as_factors(of_gates.narrow(1, 0, rule.value_heads).sigmoid());
   const Tensor decay = as_factors(
-      -widened(rule.log_decay.value()).exp() *
-      at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) + widened(rule.step_bias.value())));
+      -rule.log_decay.exp() *
+      at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) + rule.step_bias));
   states = states * decay.exp();
   states.add_(at::matmul(transposed(key), rate * (value - at::matmul(key, states))));
   const Tensor query = by_value_head(unit.narrow(1, 0, rule.key_heads)) / std::sqrt(static_cast<double>(rule.key_dim));
@@ -245,42 +255,40 @@ Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const DeltaRule& 
   return chunks.joined(y);
 }
 
-Tensor fresh_states(const Tensor& rows, const DeltaRule& rule, const RowChunks& chunks) {
-  return at::zeros({chunks.by_rank.size(1), rule.value_heads, rule.key_dim, rule.value_dim},
-                   widened(rows.narrow(0, 0, 0)).options());
+Tensor outputs(const Tensor& rows, const Tensor& gates, const Rule& rule, const RowChunks& chunks, Tensor& states) {
+  if (chunks.length == 1) return of_single_rows(rows, gates, rule, chunks, states);
+  Chunked pass(rows, gates, rule, chunks);
+  pass.run(states);
+  return pass.output();
 }
 
 } // namespace
 
-Value gated_delta_rule(Tape& tape, const Value& rows, const Value& gates, const DeltaRule& rule,
-                       const RowChunks& chunks) {
-  Tensor states = fresh_states(rows.data, rule, chunks);
-  Value y(continue_delta_rule(rows.data, gates.data, rule, chunks, states),
-          tape.records(rows, gates, rule.log_decay, rule.step_bias));
-  if (!y.requires_grad()) return y;
-  tape.push([rule, chunks, saved_rows = rows.saved(), saved_gates = gates.saved(), of_rows = rows.gradient,
-             of_gates = gates.gradient, out = y.gradient] {
-    const Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    const Tensor data = saved_rows.get();
-    Chunked pass(data, saved_gates.get(), rule, chunks);
-    Tensor states = fresh_states(data, rule, chunks);
+void Kernels::delta_rule_forward(const fvlm_call&, const Query& query, const fvlm_delta_rule_forward& a) {
+  if (query.rows == 0) return;
+  const Rule rule(query, a.log_decay, a.step_bias);
+  const RowPlaces places(torch_tensor(a.cu_seqlens), query.rows);
+  const CarriedStates carried(a.states, a.slots, a.starts);
+  Tensor states = rule.states_before(carried, query.segments);
+  store(torch_tensor(a.y), outputs(torch_tensor(a.qkv), torch_tensor(a.gates), rule,
+                                   RowChunks(places, query.max_seqlen), states));
+  carried.replace(states, places);
+}
+
+void Kernels::delta_rule_backward(const fvlm_call&, const Query& query, const fvlm_delta_rule_backward& a) {
+  const Rule rule(query, a.log_decay, a.step_bias);
+  Tensor d_log_decay = at::zeros_like(rule.log_decay), d_step_bias = d_log_decay;
+  if (query.rows > 0) {
+    const RowChunks chunks(RowPlaces(torch_tensor(a.cu_seqlens), query.rows), query.max_seqlen);
+    Chunked pass(torch_tensor(a.qkv), torch_tensor(a.gates), rule, chunks);
+    Tensor states = rule.states_before(CarriedStates(nullptr, nullptr, nullptr), query.segments);
     pass.run(states);
-    const Chunked::Gradients d = pass.gradients(d_y);
-    if (rule.log_decay.requires_grad()) rule.log_decay.add_gradient(d.log_decay);
-    if (rule.step_bias.requires_grad()) rule.step_bias.add_gradient(d.step_bias);
-    if (of_rows) of_rows->add(d.rows.to(data.scalar_type()));
-    if (of_gates) of_gates->add(d.gates.to(data.scalar_type()));
-  });
-  return y;
+    const Chunked::Gradients d = pass.gradients(torch_tensor(a.d_y));
+    store(torch_tensor(a.d_qkv), d.rows), store(torch_tensor(a.d_gates), d.gates);
+    d_log_decay = d.log_decay, d_step_bias = d.step_bias;
+  }
+  if (a.d_log_decay) store(torch_tensor(a.d_log_decay), d_log_decay, a.accumulate);
+  if (a.d_step_bias) store(torch_tensor(a.d_step_bias), d_step_bias, a.accumulate);
 }
 
-Tensor continue_delta_rule(const Tensor& rows, const Tensor& gates, const DeltaRule& rule, const RowChunks& chunks,
-                           Tensor& states) {
-  if (chunks.length == 1) return of_single_rows(rows, gates, rule, chunks, states).to(rows.scalar_type());
-  Chunked pass(rows, gates, rule, chunks);
-  pass.run(states);
-  return pass.output().to(rows.scalar_type());
-}
-
-} // namespace fvlm::ops
+} // namespace fvlm::ops::reference
