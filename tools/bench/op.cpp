@@ -82,6 +82,17 @@ void fill_rows(const TableOperation& operation, OpQuery& op_query, const Sizes& 
     query.width = sizes[1] * sizes[2];
     query.rope_theta = 10000;
   }
+  // Sequences of 1,024 rows.
+  if (operation.options & FVLM_WITH_STATES) {
+    query.segments = std::max<int64_t>(1, query.rows / 1024);
+    query.max_seqlen = static_cast<int32_t>((query.rows + query.segments - 1) / query.segments);
+  }
+  if (operation.op == FVLM_OP_SHORT_CONVOLUTION) query.taps = 4;
+  if (operation.op == FVLM_OP_DELTA_RULE) {
+    query.heads = query.key_heads = static_cast<int32_t>(sizes[1]);
+    query.head_dim = query.key_dim = static_cast<int32_t>(sizes[2]);
+    query.width = sizes[1] * sizes[2];
+  }
   op_query.query = query;
 }
 

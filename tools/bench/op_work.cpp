@@ -93,6 +93,11 @@ Passes minimal_work(const fvlm_kernels_query& query) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
     passes.forward.bytes = 2 * weights * size + 3 * rows;
     passes.backward.bytes = weights * (size + wide + bytes_of(query.gradient_dtype));
+  } else if (query.op == FVLM_OP_DELTA_RULE) {
+    const double keys = 2 * number(query.rows) * query.key_heads * query.key_dim * size;
+    const double products = 3 * 2 * number(query.rows * query.width) * query.key_dim; // by the definition
+    passes.forward = {keys + 2 * rows, products};
+    passes.backward = {2 * keys + 3 * rows, 2 * products};
   } else if (const TableOperation* operation = find_operation(query.op)) {
     const double sum = query.options & FVLM_WITH_RESIDUAL ? 2 : 0; // the residual, and its sum with x
     passes.forward.bytes = (operation->rows_forward + sum) * rows;

@@ -249,6 +249,8 @@ KernelCase typical_case(int op) {
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU || op == FVLM_OP_LINEAR) c.width = 1536;
   if (op == FVLM_OP_FOLD_ROW_SCALE) c.rows = 12, c.width = 384, c.inner = 1536;
   if (op == FVLM_OP_ROPE) c.heads = 9, c.head_dim = c.rotary_dim = 64;
+  if (op == FVLM_OP_SHORT_CONVOLUTION) c.width = 6144;
+  if (op == FVLM_OP_DELTA_RULE) c.heads = 16;
   c.residual = is_norm(op);
   return c;
 }

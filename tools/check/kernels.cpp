@@ -29,6 +29,10 @@ const Kernel& kernel_of(int op) {
     return linear_kernel;
   case FVLM_OP_FOLD_ROW_SCALE:
     return scaled_rows_kernel;
+  case FVLM_OP_SHORT_CONVOLUTION:
+    return short_convolution_kernel;
+  case FVLM_OP_DELTA_RULE:
+    return delta_rule_kernel;
   default:
     return norm_kernel;
   }
@@ -79,6 +83,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {fp8, FVLM_WITH_FP8},
                                     {pairs > 0, FVLM_FP8_PAIRS},
                                     {bfloat16_weight, FVLM_BFLOAT16_WEIGHT},
+                                    {states, FVLM_WITH_STATES},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -94,15 +99,27 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
     query.rope_theta = theta;
   }
   if (operation.has_epsilon || norm) query.epsilon = epsilon;
+  if (carries_state(op)) {
+    const std::vector<int> of_rows = bounds();
+    query.segments = std::ssize(of_rows) - 1;
+    query.max_seqlen = std::max({1, of_rows[1], of_rows[3] - of_rows[2]});
+  }
+  if (op == FVLM_OP_SHORT_CONVOLUTION) query.taps = taps;
+  if (op == FVLM_OP_DELTA_RULE) {
+    query.heads = heads, query.key_heads = key_head_count();
+    query.head_dim = query.key_dim = state_dim;
+  }
   return query;
 }
 
 int64_t KernelCase::columns() const {
+  if (op == FVLM_OP_DELTA_RULE) return int64_t{heads} * state_dim;
   return op == FVLM_OP_ROPE || per_head ? int64_t{heads} * head_dim : width;
 }
 
 std::string KernelCase::sizes() const {
   if (op == FVLM_OP_ROPE || per_head) return fmt::format("{} x {} x {}", rows, heads, head_dim);
+  if (op == FVLM_OP_DELTA_RULE) return fmt::format("{} x {} x {}", rows, heads, state_dim);
   if (find_operation(op)->has_inner) return fmt::format("{} x {} x {}", rows, inner, width);
   return fmt::format("{} x {}", rows, width);
 }
@@ -126,6 +143,9 @@ std::string KernelCase::label() const {
   if (pairs > 0) text += fmt::format(", {} in pairs", pairs);
   if (bfloat16_weight) text += ", bfloat16 weight";
   if (per_head) text += ", heads apart";
+  if (op == FVLM_OP_SHORT_CONVOLUTION) text += fmt::format(", {} taps", taps);
+  if (key_heads > 0) text += fmt::format(", {} of keys", key_heads);
+  if (states) text += ", states";
   if (inverse) text += ", inverse";
   if (frequencies) text += ", frequencies";
   if (accumulate) text += ", accumulating";

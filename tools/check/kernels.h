@@ -32,6 +32,9 @@ struct KernelCase {
   int64_t pairs = 0;                // linear: with fp8, how many of the last summed features stand as two numbers
   bool bfloat16_weight = false;     // linear: of a float32 x
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
+  int taps = 4;                     // short_convolution
+  int key_heads = 0;                // delta_rule, of as many `heads`; 0: one for each of them
+  bool states = false;              // both: segments continue others
   bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
   bool frozen = false;                   // no parameter has a gradient
@@ -48,6 +51,11 @@ struct KernelCase {
 
   fvlm_kernels_query query(at::Device device) const;
   int64_t columns() const;   // of a row: width, or all heads
+  // short_convolution, delta_rule: of three segments. A state of the latter has 128 x 128 numbers a head, which a
+  // plugin may rely on.
+  std::vector<int> bounds() const;
+  static constexpr int state_dim = 128;
+  int key_head_count() const { return key_heads > 0 ? key_heads : heads; }
   std::string sizes() const; // "12 x 64"
   std::string label() const;
   bool needs_gradient(const std::string& gradient) const;
@@ -59,6 +67,10 @@ constexpr bool is_norm(int op) {
   return op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
 }
 
+constexpr bool carries_state(int op) {
+  return op == FVLM_OP_SHORT_CONVOLUTION || op == FVLM_OP_DELTA_RULE;
+}
+
 // One operation, in its own file.
 struct Kernel {
   void (*run)(Workbench&, const fvlm_kernels_v1&, const KernelCase&); // begin() went well
@@ -67,7 +79,7 @@ struct Kernel {
 // Says so where y of a norm with `ties` and a residual was computed from the sum before it was rounded; else "".
 std::string norm_of_unrounded_sum(const KernelCase& kernel, const Run& run);
 extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel,
-    scaled_rows_kernel;
+    scaled_rows_kernel, short_convolution_kernel, delta_rule_kernel;
 
 Trial kernel_trial(const KernelCase& kernel);
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);

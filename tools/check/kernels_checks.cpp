@@ -319,7 +319,8 @@ Outcome summed(Context& context) {
 Outcome nonsense(Context& context) {
   using Query = fvlm_kernels_query;
   InvalidQueries<Query> nonsense;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op) {
+  for (const TableOperation& operation : kernel_operations()) {
+    const int op = operation.op;
     const Query good = KernelCase{.op = op}.query(context.device);
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
@@ -340,6 +341,32 @@ Outcome nonsense(Context& context) {
   return nonsense.refused_by(context.table<fvlm_kernels_v1>().supports);
 }
 
+// Segments of a row each, short ones and long ones; slots that no segment has stay as they are.
+template <int op>
+Outcome continues(Context& context) {
+  std::vector<KernelCase> all;
+  for (const int64_t rows : {0, 1, 3, 5, 12, 40, 150})
+    all.push_back({.rows = rows, .backward = false, .states = true});
+  return cases<op>(context, all);
+}
+
+Outcome convolution_taps(Context& context) {
+  std::vector<KernelCase> all;
+  for (const int taps : {1, 2, 3, 4}) {
+    all.push_back({.rows = 30, .bias = taps % 2 == 0, .taps = taps, .accumulate = taps > 2});
+    all.push_back({.rows = 7, .backward = false, .bias = taps % 2 == 0, .taps = taps, .states = true});
+  }
+  return cases<FVLM_OP_SHORT_CONVOLUTION>(context, all);
+}
+
+// Several heads of values for one of keys, and segments of several hundred rows.
+Outcome delta_rule_groups(Context& context) {
+  return cases<FVLM_OP_DELTA_RULE>(context, {{.rows = 200, .heads = 4, .key_heads = 2},
+                                             {.rows = 20, .heads = 3, .key_heads = 1, .accumulate = true},
+                                             {.rows = 300, .heads = 1},
+                                             {.rows = 9, .heads = 4, .backward = false, .key_heads = 2, .states = true}});
+}
+
 template <int op>
 void rows_of(std::vector<Check>& rows) {
   const std::string name = op_name(op);
@@ -356,7 +383,7 @@ void rows_of(std::vector<Check>& rows) {
           {name + "_many_rows", "1,000 rows", many_rows<op>, plain},
           {name + "_forward_alone", "the forward without a backward to follow", forward_alone<op>, plain},
       });
-  if (op != FVLM_OP_ROPE)
+  if (op != FVLM_OP_ROPE && op != FVLM_OP_DELTA_RULE)
     append(rows, {{name + "_sizes", "widths from 1 on, odd ones, no multiples of a vector", sizes<op>, plain}});
   if (operation.has_parameters) {
     append(rows, {
@@ -365,7 +392,8 @@ void rows_of(std::vector<Check>& rows) {
                      {name + "_frozen", "gradients of parameters not wanted", frozen<op>, plain},
                  });
     std::string known = plain + "," + name + "_accumulates";
-    if (op != FVLM_OP_FOLD_ROW_SCALE) { // whose column sums have no rows
+    // Column sums of folded scales have no rows, and those of a delta rule are not of its operands.
+    if (op != FVLM_OP_FOLD_ROW_SCALE && op != FVLM_OP_DELTA_RULE) {
       append(rows, {{name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain}});
       known += "," + name + "_long_sums";
     }
@@ -391,14 +419,14 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
-  if (op != FVLM_OP_ROPE)
+  if (op != FVLM_OP_ROPE && !carries_state(op))
     append(rows, {{name + "_rounds_ties", "what lies halfway between two numbers of 16 bits becomes the even one",
                    rounds_ties<op>, plain}});
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU)
     append(rows, {{name + "_large", "numbers in the thousands do not overflow", large_numbers<op>, plain}});
   if (operation.options & FVLM_WITH_COLUMN_SUMS)
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
-  if (!operation.has_inner)
+  if (!operation.has_inner && !carries_state(op))
     append(rows,
            {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});
 }
@@ -435,13 +463,29 @@ Table kernels_table() {
                            {"linear_gelu", "y is gelu of what goes to pre_activation", linear_gelu, linear},
                            {"linear_gelu_before", "d_x is multiplied by the gelu's derivative", linear_gelu_before,
                             linear + ",linear_gelu"},
+                       });
+  rows_of<FVLM_OP_SHORT_CONVOLUTION>(table.checks);
+  rows_of<FVLM_OP_DELTA_RULE>(table.checks);
+  const std::string convolution = "short_convolution_float*,short_convolution_bfloat16",
+                    delta_rule = "delta_rule_float*,delta_rule_bfloat16";
+  append(table.checks, {
+                           {"short_convolution_states", "segments continue others, whose states are replaced",
+                            continues<FVLM_OP_SHORT_CONVOLUTION>, convolution},
+                           {"short_convolution_taps", "1 to 4 taps, with a bias and without", convolution_taps,
+                            convolution + ",short_convolution_states"},
+                           {"delta_rule_states", "segments continue others, whose states are replaced",
+                            continues<FVLM_OP_DELTA_RULE>, delta_rule},
+                           {"delta_rule_groups", "fewer heads of keys than of values, and hundreds of rows",
+                            delta_rule_groups, delta_rule + ",delta_rule_states"},
                            {"supports_nonsense", "supports() refuses impossible queries", nonsense},
                        });
   append(table.checks, kernel_option_checks());
   append(table.checks, kernel_size_checks());
   std::string plain;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op)
-    plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", op_name(op), op_name(op));
+  for (const TableOperation& operation : kernel_operations()) {
+    const std::string name = op_name(operation.op);
+    plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", name, name);
+  }
   append(table.checks, generic_checks(plain));
   return table;
 }
