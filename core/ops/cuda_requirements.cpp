@@ -51,10 +51,26 @@ struct Loss : reference::Loss {
   }
 };
 
-// kernels-cuda and kernels-cublaslt, which save what the reference saves.
+// kernels-cuda and kernels-cublaslt, which save what the reference saves, and recurrence-cuda.
 struct Kernels : reference::Kernels {
   using reference::Kernels::Kernels;
-  static sdk::Support supports(const Query& query) { return preferred(reference::Kernels::supports(query)); }
+  static sdk::Support supports(const Query& query) {
+    if (query.op == FVLM_OP_DELTA_RULE &&
+        (query.key_dim != 128 || query.head_dim != 128 || (query.dtype.bits != 16 && trains(query))))
+      return sdk::refuse("the reference computes it");
+    return preferred(reference::Kernels::supports(query));
+  }
+  void requirements(const Query& query, sdk::Requirements& requirements) const {
+    reference::Kernels::requirements(query, requirements);
+    if (query.op != FVLM_OP_DELTA_RULE || !trains(query)) return;
+    // The states before chunks of 32 rows and the gradients of those after them, and two numbers for each of y.
+    const int64_t chunks = query.rows / 32 + query.segments, element = query.dtype.bits / 8;
+    requirements.backward_workspace = static_cast<uint64_t>(
+        2 * element * query.width * (chunks * query.key_dim + query.rows) + 2 * float32_bytes * chunks * query.heads);
+  }
+
+ private:
+  static bool trains(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
 };
 
 // optimizer-cuda.

@@ -13,6 +13,7 @@ struct DeltaRule {
   const void *log_decay, *step_bias;
   const std::int32_t *cu_seqlens, *slots, *starts; // slots and starts NULL: segments begin with zeros
   float* states;                                   // [slots, heads, key_dim, head_dim]
+  bool wide_states;                                // these begin at a multiple of 16 bytes
   fvlm_dtype dtype;
   std::int64_t rows;
   int segments, key_heads, heads;

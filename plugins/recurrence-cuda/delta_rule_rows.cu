@@ -47,16 +47,28 @@ class StatePart {
   static __device__ int column() { // the first of four, of the block's
     return static_cast<int>(threadIdx.x) / warp_size * 2 * own_columns + static_cast<int>(threadIdx.x) % 2 * own_columns;
   }
-  template <class Type>
-  __device__ void load(const Type* state) {
+  // `wide`: four columns can be accessed at once.
+  __device__ void load(const float* state, bool wide) {
 #pragma unroll
-    for (int i = 0; i < own_keys; ++i) read(state + KeyPart::key(i) * dim, at_[i]);
+    for (int i = 0; i < own_keys; ++i) {
+      const float* const row = state + KeyPart::key(i) * dim;
+      if (wide)
+        read(row, at_[i]);
+      else
+        for (int j = 0; j < own_columns; ++j) at_[i][j] = row[j];
+    }
   }
   template <class Type>
-  __device__ void store(Type* state) {
+  __device__ void store(Type* state, bool wide = true) {
     apply_factor();
 #pragma unroll
-    for (int i = 0; i < own_keys; ++i) write(state + KeyPart::key(i) * dim, at_[i]);
+    for (int i = 0; i < own_keys; ++i) {
+      Type* const row = state + KeyPart::key(i) * dim;
+      if (wide)
+        write(row, at_[i]);
+      else
+        for (int j = 0; j < own_columns; ++j) row[j] = Type(at_[i][j]);
+    }
   }
 
   __device__ void decay(float by) {
@@ -93,7 +105,7 @@ class StatePart {
 
   // Adds the vector times a number for each column.
   __device__ void add(const KeyPart& k, const float (&by)[own_columns]) {
-    const float inverse = 1 / factor_;
+    const float inverse = __fdividef(1, factor_);
 #pragma unroll
     for (int j = 0; j < own_columns; ++j) {
       const float scaled = by[j] * inverse;
@@ -214,7 +226,7 @@ __global__ void __launch_bounds__(threads) forward_rows(DeltaRule rule, DeltaRul
   float* slot = nullptr;
   if (rule.states) {
     slot = rule.states + static_cast<std::int64_t>(rule.slots[segment]) * rule.heads * dim * dim + of_head;
-    if (rule.starts[segment] == 0) state.load(slot);
+    if (rule.starts[segment] == 0) state.load(slot, rule.wide_states);
   }
   const Rows errors{chunks.errors, static_cast<std::int64_t>(rule.heads) * dim};
   for (int first = own.first; first < own.end; first += batch) {
@@ -245,7 +257,7 @@ __global__ void __launch_bounds__(threads) forward_rows(DeltaRule rule, DeltaRul
     __syncthreads();
     store_columns<Element>(keeps ? errors : rule.y, rows.result, first, count, column);
   }
-  if (slot) state.store(slot);
+  if (slot) state.store(slot, rule.wide_states);
 }
 
 // The gradient of the state from the last row to the first one. Of each row it needs d_y alone.
