@@ -1,6 +1,7 @@
 // kernels.cu: the plugin's entry points: checks the operands of each call and whether they can be accessed 16 bytes at
 // a time.
 #include "common/cuda_device.h"
+#include "common/cuda_operands.h"
 #include "common/norm_heads.h"
 #include "launches.h"
 
@@ -12,94 +13,12 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES |
                                         FVLM_PER_HEAD | FVLM_WITH_OUTPUT;
 
-bool aligned(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
-}
-
-// Reads a call's tensors and records whether all of them can be accessed 16 bytes at a time.
-class Operands {
- public:
-  explicit Operands(const fvlm_kernels_query& query)
-      : query_(query), wide_(query.width * element() % widest_access == 0) {}
-
-  Rows rows(const fvlm_tensor* tensor, const char* name) {
-    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-    if (tensor->dtype != query_.dtype || tensor->ndim != 2 || tensor->shape[0] != query_.rows ||
-        tensor->shape[1] != query_.width)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, name_of(query_.dtype),
-                    static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
-    if (query_.width > 1 && tensor->strides[1] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
-    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
-    return {tensor->data, tensor->strides[0]};
-  }
-
-  Rows optional_rows(const fvlm_tensor* tensor, const char* name) { return tensor ? rows(tensor, name) : Rows{}; }
-
-  // [width], contiguous.
-  void* parameter(const fvlm_tensor* tensor, const char* name) {
-    void* data = vector(tensor, query_.dtype, query_.width, name);
-    check_alignment(data, 0);
-    return data;
-  }
-  void* gradient(const fvlm_tensor* tensor, const char* name) const {
-    return tensor ? vector(tensor, query_.gradient_dtype, query_.width, name) : nullptr;
-  }
-
-  // A saved statistic: one float per row.
-  float* statistic(const fvlm_tensor* tensor, const char* name) const {
-    return static_cast<float*>(vector(tensor, float32, query_.rows, name));
-  }
-
-  // [rows, heads, head_dim]; the head stride is returned in `head`.
-  Rows heads(const fvlm_tensor* tensor, int64_t& head, const char* name) {
-    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-    if (tensor->dtype != query_.dtype || tensor->ndim != 3 || tensor->shape[0] != query_.rows ||
-        tensor->shape[1] != query_.heads || tensor->shape[2] != query_.head_dim)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d]", name, name_of(query_.dtype),
-                    static_cast<long long>(query_.rows), static_cast<int>(query_.heads),
-                    static_cast<int>(query_.head_dim));
-    if (query_.head_dim > 1 && tensor->strides[2] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: the last dimension has to be contiguous", name);
-    head = tensor->strides[1];
-    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
-    check_alignment(tensor->data, query_.heads > 1 ? head : 0);
-    return {tensor->data, tensor->strides[0]};
-  }
-
-  // These many elements have to be a multiple of 16 bytes, too.
-  void require_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
-
-  bool vectorized() const { return wide_; }
-  Shape shape() const { return {query_.dtype, query_.rows, query_.width, wide_}; }
-
- private:
-  int64_t element() const { return static_cast<int64_t>(bytes_of(query_.dtype)); }
-
-  void check_alignment(const void* data, int64_t stride) {
-    wide_ = wide_ && aligned(data) && stride * element() % widest_access == 0;
-  }
-
-  static void* vector(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t count, const char* name) {
-    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-    if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != count ||
-        (count > 1 && tensor->strides[0] != 1))
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected contiguous %s [%lld]", name, name_of(dtype),
-                    static_cast<long long>(count));
-    return tensor->data;
-  }
-
-  const fvlm_kernels_query& query_;
-  bool wide_;
-};
-
-// The same for a stack of linears.
+// Operands (common/cuda_operands.h) for a stack of linears.
 class LinearStack {
  public:
   explicit LinearStack(const fvlm_kernels_query& query) : query_(query) {
