@@ -18,14 +18,20 @@ class Operands {
       : query_(query), wide_(query.width * element() % widest_access == 0) {}
 
   Rows rows(const fvlm_tensor* tensor, const char* name) {
+    const Rows found = matrix(tensor, query_.width, name);
+    check_alignment(found.data, query_.rows > 1 ? found.stride : 0);
+    return found;
+  }
+
+  // [rows, width] of another width, which may be at any address.
+  Rows matrix(const fvlm_tensor* tensor, std::int64_t width, const char* name) const {
     if (!tensor) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != query_.dtype || tensor->ndim != 2 || tensor->shape[0] != query_.rows ||
-        tensor->shape[1] != query_.width)
+        tensor->shape[1] != width)
       throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, sdk::name_of(query_.dtype),
-                         static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
-    if (query_.width > 1 && tensor->strides[1] != 1)
+                         static_cast<long long>(query_.rows), static_cast<long long>(width));
+    if (width > 1 && tensor->strides[1] != 1)
       throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
-    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
@@ -41,6 +47,23 @@ class Operands {
   void* gradient(const fvlm_tensor* tensor, const char* name) const { return gradient(tensor, {query_.width}, name); }
   void* gradient(const fvlm_tensor* tensor, std::initializer_list<std::int64_t> shape, const char* name) const {
     return tensor ? contiguous(tensor, query_.gradient_dtype, shape, name) : nullptr;
+  }
+
+  static void* contiguous(const fvlm_tensor* tensor, fvlm_dtype dtype, std::initializer_list<std::int64_t> shape,
+                          const char* name) {
+    if (!tensor) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+    bool fits = tensor->dtype == dtype && tensor->ndim == static_cast<std::int32_t>(shape.size());
+    std::int64_t stride = 1;
+    for (int i = static_cast<int>(shape.size()); fits && i-- > 0;) {
+      const std::int64_t size = shape.begin()[i];
+      fits = tensor->shape[i] == size && (size <= 1 || tensor->strides[i] == stride);
+      stride *= size;
+    }
+    if (fits) return tensor->data;
+    std::string expected;
+    for (const std::int64_t size : shape) expected += (expected.empty() ? "" : ", ") + std::to_string(size);
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: expected contiguous %s [%s]", name, sdk::name_of(dtype),
+                       expected.c_str());
   }
 
   // A saved statistic: one float per row.
@@ -82,23 +105,6 @@ class Operands {
 
  private:
   std::int64_t element() const { return static_cast<std::int64_t>(sdk::bytes_of(query_.dtype)); }
-
-  static void* contiguous(const fvlm_tensor* tensor, fvlm_dtype dtype, std::initializer_list<std::int64_t> shape,
-                          const char* name) {
-    if (!tensor) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-    bool fits = tensor->dtype == dtype && tensor->ndim == static_cast<std::int32_t>(shape.size());
-    std::int64_t stride = 1;
-    for (int i = static_cast<int>(shape.size()); fits && i-- > 0;) {
-      const std::int64_t size = shape.begin()[i];
-      fits = tensor->shape[i] == size && (size <= 1 || tensor->strides[i] == stride);
-      stride *= size;
-    }
-    if (fits) return tensor->data;
-    std::string expected;
-    for (const std::int64_t size : shape) expected += (expected.empty() ? "" : ", ") + std::to_string(size);
-    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: expected contiguous %s [%s]", name, sdk::name_of(dtype),
-                       expected.c_str());
-  }
 
   const fvlm_kernels_query& query_;
   bool wide_;

@@ -1,6 +1,7 @@
 // recurrence.cu: the plugin's entry points: which queries it takes, and the checks of each call's operands.
 #include "common/cuda_device.h"
 #include "common/cuda_operands.h"
+#include "delta_rule.h"
 #include "short_convolution.h"
 
 namespace fvlm::plugins {
@@ -33,6 +34,7 @@ class RecurrenceCuda : public Kernels {
                     static_cast<long long>(query.width));
     if (query.segments < 0 || query.segments >= INT32_MAX)
       return refuse("%lld segments are not supported", static_cast<long long>(query.segments));
+    if (query.op == FVLM_OP_DELTA_RULE) return fits_delta_rule(query);
     if (query.taps < 1 || query.taps > max_taps)
       return refuse("%d taps are not supported: expected 1 to %d", query.taps, max_taps);
     return accept(300, "rows are read about once, 16 bytes per thread");
@@ -42,7 +44,10 @@ class RecurrenceCuda : public Kernels {
     require(fits(query));
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     Workspace workspace;
-    take_parts(workspace, query);
+    if (query.op == FVLM_OP_DELTA_RULE)
+      take_chunks(workspace, query);
+    else
+      take_parts(workspace, query);
     requirements.backward_workspace = workspace.used();
   }
 
@@ -77,7 +82,85 @@ class RecurrenceCuda : public Kernels {
     plugins::short_convolution_backward(on(call), operands.shape(), p, gradients);
   }
 
+  void delta_rule_forward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_forward& a) const {
+    require(fits(query));
+    const Operands operands(query);
+    DeltaRule p = delta_rule_of(operands, query, a);
+    p.y = operands.matrix(a.y, query.width, "y");
+    if (query.options & FVLM_WITH_STATES) {
+      p.slots = operands.integers(a.slots, query.segments, "slots");
+      p.starts = operands.integers(a.starts, query.segments, "starts");
+      const int64_t slots = a.states && a.states->ndim == 4 ? a.states->shape[0] : 0;
+      p.states = static_cast<float*>(
+          operands.contiguous(a.states, float32, {slots, query.heads, query.key_dim, query.head_dim}, "states"));
+      p.wide_states = reinterpret_cast<std::uintptr_t>(p.states) % widest_access == 0;
+    }
+    plugins::delta_rule_forward(stream_of(call), p, nullptr);
+  }
+
+  void delta_rule_backward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_backward& a) const {
+    require(fits(query));
+    const Operands operands(query);
+    const DeltaRule p = delta_rule_of(operands, query, a);
+    DeltaRuleGradients gradients{};
+    gradients.d_y = operands.matrix(a.d_y, query.width, "d_y");
+    gradients.d_qkv = operands.matrix(a.d_qkv, qkv_width(query), "d_qkv");
+    gradients.d_gates = operands.matrix(a.d_gates, int64_t{2} * query.heads, "d_gates");
+    gradients.d_log_decay = operands.gradient(a.d_log_decay, {query.heads}, "d_log_decay");
+    gradients.d_step_bias = operands.gradient(a.d_step_bias, {query.heads}, "d_step_bias");
+    gradients.gradient = query.gradient_dtype;
+    gradients.accumulate = a.accumulate != 0;
+    Workspace workspace(call);
+    const DeltaRuleChunks chunks = take_chunks(workspace, query);
+    plugins::delta_rule_forward(stream_of(call), p, &chunks);
+    plugins::delta_rule_backward(stream_of(call), p, chunks, gradients);
+  }
+
  private:
+  static Support fits_delta_rule(const Query& query) {
+    if ((query.options & FVLM_WITH_BACKWARD) && query.dtype == float32)
+      return refuse("the gradients multiply 16-bit numbers; %s is not supported", name_of(query.dtype));
+    if (query.key_dim != delta_rule_dim || query.head_dim != delta_rule_dim)
+      return refuse("states of %d x %d are not supported: expected %d x %d", query.key_dim, query.head_dim,
+                    delta_rule_dim, delta_rule_dim);
+    if (query.key_heads < 1 || query.heads % query.key_heads != 0 || query.heads > UINT16_MAX ||
+        int64_t{query.heads} * query.head_dim != query.width)
+      return refuse("%d heads of %d, of %d of keys, in %lld columns are not supported", query.heads, query.head_dim,
+                    query.key_heads, static_cast<long long>(query.width));
+    if (query.options & FVLM_WITH_BIAS) return refuse("a bias is not supported");
+    return accept(300, "states stay in registers from row to row");
+  }
+
+  static int64_t qkv_width(const Query& query) {
+    return int64_t{2} * query.key_heads * query.key_dim + query.width;
+  }
+
+  template <class Arguments>
+  static DeltaRule delta_rule_of(const Operands& operands, const Query& query, const Arguments& a) {
+    DeltaRule p{};
+    p.qkv = operands.matrix(a.qkv, qkv_width(query), "qkv");
+    p.gates = operands.matrix(a.gates, int64_t{2} * query.heads, "gates");
+    p.log_decay = operands.contiguous(a.log_decay, query.dtype, {query.heads}, "log_decay");
+    p.step_bias = operands.contiguous(a.step_bias, query.dtype, {query.heads}, "step_bias");
+    p.cu_seqlens = operands.integers(a.cu_seqlens, query.segments + 1, "cu_seqlens");
+    p.dtype = query.dtype;
+    p.rows = query.rows;
+    p.segments = static_cast<int>(query.segments);
+    p.key_heads = query.key_heads, p.heads = query.heads;
+    return p;
+  }
+
+  static DeltaRuleChunks take_chunks(Workspace& workspace, const Query& query) {
+    const int64_t heads_of_chunks = DeltaRuleChunks::count(query.rows, query.segments) * query.heads,
+                  states = heads_of_chunks * query.key_dim * query.head_dim, rows = query.rows * query.width;
+    const auto take = [&](int64_t count) { return workspace.take<BFloat16>(count).data(); }; // or as many of float16
+    DeltaRuleChunks chunks{};
+    chunks.before = take(states), chunks.d_behind = take(states);
+    chunks.errors = take(rows), chunks.d_added = take(rows);
+    chunks.sums = workspace.take<float>(2 * heads_of_chunks).data();
+    return chunks;
+  }
+
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
 
   float* take_parts(Workspace& workspace, const Query& query) const {
