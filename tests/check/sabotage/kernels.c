@@ -378,6 +378,10 @@ static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destro
                                         NULL,
                                         NULL,
                                         scaled_rows_forward,
-                                        scaled_rows_backward};
+                                        scaled_rows_backward,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
 
 PLUGIN("kernels", FVLM_KERNELS_KIND, kernels)
