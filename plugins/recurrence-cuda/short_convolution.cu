@@ -143,6 +143,7 @@ __global__ void __launch_bounds__(max_threads)
     const bool is_first = start >= tile.begin;
     const int from = is_first ? start : max(tile.begin, free),
               to = min(stop, is_first ? max(tile.end, free) : tile.end);
+    if (from >= to) return; // all rows here are of the first tile
     Type* const state =
         p.slots && is_first ? static_cast<Type*>(p.states.data) + p.slots[segment] * p.states.slot + first : nullptr;
     const bool continues = state && p.starts[segment] == 0;
