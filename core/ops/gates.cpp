@@ -46,34 +46,4 @@ Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates) {
   return y;
 }
 
-Value rmsnorm_gated_by_silu(Tape& tape, const Value& x, const Weight& weight, double epsilon, const Value& gates,
-                            int64_t column) {
-  const int64_t width = x.data.size(1), dim = weight.value().size(0), heads = width / dim;
-  const auto of_heads = [=](const at::Tensor& rows) { return widened(rows).unflatten(1, {heads, dim}); };
-  const auto gate_rows = [=](const at::Tensor& all) { return of_heads(all.narrow(1, column, width)); };
-  const auto factor = [=](const at::Tensor& rows) { return (rows.square().mean(-1, true) + epsilon).rsqrt_(); };
-  const at::Tensor rows = of_heads(x.data), gate = gate_rows(gates.data);
-  Value y((rows * factor(rows) * widened(weight.value()) * gate * gate.sigmoid()).flatten(1).to(x.data.scalar_type()),
-          tape.records(x, gates, weight));
-  if (!y.requires_grad()) return y;
-  tape.push([=, saved = x.saved(), all = gates.data, in = x.gradient, of_gates = gates.gradient, out = y.gradient] {
-    const at::Tensor taken = out->take();
-    if (!taken.defined()) return;
-    const at::Tensor d_y = of_heads(taken), rows = of_heads(saved.get()), gate = gate_rows(all);
-    const at::Tensor scale = factor(rows), normal = rows * scale, sigmoid = gate.sigmoid(), silu = gate * sigmoid;
-    const at::Tensor wide = widened(weight.value());
-    if (weight.requires_grad()) weight.add_gradient((d_y * normal * silu).sum(at::IntArrayRef{0, 1}));
-    if (of_gates) {
-      const at::Tensor d_gate = (d_y * normal * wide * (sigmoid * (1 + gate * (1 - sigmoid)))).flatten(1);
-      const auto [d, overwrites] = of_gates->destination({column, width}, all.sizes(), all.options());
-      overwrites ? d.copy_(d_gate) : d.add_(d_gate);
-    }
-    if (!in) return;
-    const at::Tensor d_normal = d_y * wide * silu;
-    const at::Tensor d = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(scale);
-    in->add(d.flatten(1).to(taken.scalar_type()));
-  });
-  return y;
-}
-
 } // namespace fvlm::ops

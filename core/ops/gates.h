@@ -14,9 +14,4 @@ QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t h
 // x * sigmoid(gates)
 Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates);
 
-// RMSNorm of each head of x, times silu of the gates, which are columns of `gates` from `column` on. weight:
-// [head_dim].
-Value rmsnorm_gated_by_silu(Tape& tape, const Value& x, const Weight& weight, double epsilon, const Value& gates,
-                            int64_t column);
-
 } // namespace fvlm::ops

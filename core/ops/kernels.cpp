@@ -12,7 +12,8 @@ at::Tensor Kernel::gradient(bool is_required, const at::Tensor& into, at::IntArr
 }
 
 Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                           const at::Tensor& bias, const Output& into, const at::Tensor& compensation) const {
+                           const at::Tensor& bias, const Output& into, const at::Tensor& compensation,
+                           const at::Tensor& gate) const {
   const bool compensates = query().options & FVLM_COMPENSATED;
   Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved(),
                 compensates ? like(x, into.compensation) : at::Tensor()};
@@ -26,6 +27,7 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
   arguments.bind(arguments.saved, output.saved);
   arguments.rest = arguments.bind(compensation);
   arguments.sum_rest = arguments.bind(output.compensation);
+  arguments.gate = arguments.bind(gate);
   if (query().op == FVLM_OP_RMSNORM)
     run("rmsnorm forward", backend().table().rmsnorm_forward, arguments);
   else
@@ -35,10 +37,11 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
 
 Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, const Output& output,
                                const at::Tensor& d_y, const at::Tensor& d_sum, Required required, const Gradients& into,
-                               bool accumulate) const {
+                               bool accumulate, const at::Tensor& gate) const {
   const bool is_rms = query().op == FVLM_OP_RMSNORM;
   Gradients gradients{like(s, into.x), gradient(required.weight, into.weight, weight.sizes()),
-                      gradient(required.bias && !is_rms, into.bias, weight.sizes()), into.column_sums};
+                      gradient(required.bias && !is_rms, into.bias, weight.sizes()), into.column_sums,
+                      gate.defined() ? like(s, into.gate) : at::Tensor()};
   BoundArguments<fvlm_norm_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.d_y = arguments.bind(d_y);
@@ -50,6 +53,8 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   arguments.d_weight = arguments.bind(gradients.weight);
   arguments.d_bias = arguments.bind(gradients.bias);
   arguments.d_x_sums = arguments.bind(gradients.column_sums);
+  arguments.gate = arguments.bind(gate);
+  arguments.d_gate = arguments.bind(gradients.gate);
   if (is_rms)
     run("rmsnorm backward", backend().table().rmsnorm_backward, arguments, backward_workspace);
   else

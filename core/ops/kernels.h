@@ -40,21 +40,22 @@ class Norm : public Kernel {
     std::vector<at::Tensor> saved;
     at::Tensor compensation; // the rounding error of sum (Kahan compensation), with FVLM_COMPENSATED
   };
-  // compensation: the rounding error of the residual, or undefined.
+  // compensation: the rounding error of the residual, or undefined. gate: with FVLM_WITH_GATE.
   Output forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
-                 const Output& into = {}, const at::Tensor& compensation = {}) const;
+                 const Output& into = {}, const at::Tensor& compensation = {}, const at::Tensor& gate = {}) const;
 
   struct Gradients {
     at::Tensor x, weight, bias;
     at::Tensor column_sums; // column sums of x; computed where given, which needs FVLM_WITH_COLUMN_SUMS
+    at::Tensor gate;        // with FVLM_WITH_GATE
   };
   struct Required {
     bool weight = true, bias = true;
   };
   // s: output.sum, or x without a residual. d_sum: the gradient that sum has from other consumers, or undefined.
   Gradients backward(const at::Tensor& s, const at::Tensor& weight, const Output& output, const at::Tensor& d_y,
-                     const at::Tensor& d_sum, Required required, const Gradients& into = {},
-                     bool accumulate = false) const;
+                     const at::Tensor& d_sum, Required required, const Gradients& into = {}, bool accumulate = false,
+                     const at::Tensor& gate = {}) const;
 };
 
 class Rope : public Kernel {
@@ -172,8 +173,7 @@ class ShortConvolution : public Kernel {
 
 class GatedDeltaRule : public Kernel {
  public:
-  GatedDeltaRule(KernelsBackend backend, const Query& query)
-      : Kernel(std::move(backend), query, FVLM_OP_DELTA_RULE) {}
+  GatedDeltaRule(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_DELTA_RULE) {}
   struct Operands {
     at::Tensor qkv, gates, log_decay, step_bias;
   };

@@ -162,8 +162,9 @@ class Operations {
                        double epsilon, at::Tensor* compensation = nullptr);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
   // The heads in some columns of a value, each normalized by its own root mean square: [rows, count * head_dim].
-  // `weight` [head_dim] is shared by the heads.
-  Value rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight, double epsilon);
+  // `weight` [head_dim] is shared by the heads. gate: as many heads, by whose silu they are multiplied; or nothing.
+  Value rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight, double epsilon,
+                      const Heads& gate = {});
 
   // A view of some columns of x.
   Value slice_columns(Tape& tape, const Value& x, int64_t first, int64_t count);

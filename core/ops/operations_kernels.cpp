@@ -70,37 +70,58 @@ Operations::NormOutput Operations::rmsnorm(Tape& tape, const Value& x, const Val
   return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into, compensation);
 }
 
-Value Operations::rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight,
-                                double epsilon) {
+Value Operations::rmsnorm_heads(Tape& tape, const Heads& heads, int64_t head_dim, const Weight& weight, double epsilon,
+                                const Heads& gate) {
   const Value& of = heads.value;
-  const Gradient::Columns columns{heads.column, heads.count * head_dim};
-  const bool records = tape.records(of, weight);
-  auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_PER_HEAD | option_if(FVLM_WITH_BACKWARD, records), of.data.size(0),
-                             columns.count);
+  const Gradient::Columns columns{heads.column, heads.count * head_dim}, gate_columns{gate.column, columns.count};
+  const bool is_gated = gate.value.data.defined(), records = tape.records(of, weight, gate.value);
+  auto query = kernels_query(
+      FVLM_OP_RMSNORM, FVLM_PER_HEAD | option_if(FVLM_WITH_GATE, is_gated) | option_if(FVLM_WITH_BACKWARD, records),
+      of.data.size(0), columns.count);
   query.heads = static_cast<int32_t>(heads.count);
   query.head_dim = static_cast<int32_t>(head_dim);
   query.epsilon = static_cast<float>(epsilon);
   const Norm& op = kernel<Norm>(query);
-  const at::Tensor x = of.data.narrow(1, columns.first, columns.count),
-                   values = weight.defined() ? weight.value() : ones(head_dim);
-  Norm::Output output = op.forward(x, {}, values, {});
+  const auto of_heads = [](const at::Tensor& rows, const Gradient::Columns& read) {
+    return rows.narrow(1, read.first, read.count);
+  };
+  const at::Tensor x = of_heads(of.data, columns), values = weight.defined() ? weight.value() : ones(head_dim),
+                   gates = is_gated ? of_heads(gate.value.data, gate_columns) : at::Tensor();
+  Norm::Output output = op.forward(x, {}, values, {}, {}, {}, gates);
   Value y(output.y, records);
   if (!records) return y;
   output.y.reset();
-  if (of.requires_grad()) {
-    of.gradient->withdraw_bias_gradient();
-    of.gradient->announce(columns);
-  }
-  tape.push([this, &op, x, values, output, columns, weight, shape = of.data.sizes().vec(), in = of.gradient,
-             out = y.gradient] {
+  for (const auto& [value, read] : {std::pair(&of, columns), {&gate.value, gate_columns}})
+    if (value->requires_grad()) {
+      value->gradient->withdraw_bias_gradient();
+      value->gradient->announce(read);
+    }
+  // Where a gradient goes, and whether it is overwritten there; what is undefined is not required.
+  struct Destination {
+    std::shared_ptr<Gradient> gradient;
+    Gradient::Columns columns;
+    std::vector<int64_t> shape;
+
+    std::pair<at::Tensor, bool> find(const at::TensorOptions& options) const {
+      return gradient ? gradient->destination(columns, shape, options) : std::pair(at::Tensor(), false);
+    }
+  };
+  const auto destination_of = [](const Value& value, const Gradient::Columns& read) {
+    return value.requires_grad() ? Destination{value.gradient, read, value.data.sizes().vec()} : Destination{};
+  };
+  tape.push([this, &op, x, values, gates, output, weight, in = destination_of(of, columns),
+             of_gate = destination_of(gate.value, gate_columns), out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     const bool accumulate = Weight::begin_write(weight);
-    const auto [total, overwrites] = in ? in->destination(columns, shape, x.options()) : std::pair(at::Tensor(), false);
-    const at::Tensor d_x = op.backward(x, values, output, d_y, {}, {weight.requires_grad(), false},
-                                       {overwrites ? total : at::Tensor(), weight.gradient(), {}, {}}, accumulate)
-                               .x;
-    if (in && !overwrites) add_strided(d_x, total);
+    const auto [total, overwrites] = in.find(x.options());
+    const auto [gate_total, gate_overwrites] = of_gate.find(x.options());
+    const Norm::Gradients d = op.backward(
+        x, values, output, d_y, {}, {weight.requires_grad(), false},
+        {overwrites ? total : at::Tensor(), weight.gradient(), {}, {}, gate_overwrites ? gate_total : at::Tensor()},
+        accumulate, gates);
+    if (total.defined() && !overwrites) add_strided(d.x, total);
+    if (gate_total.defined() && !gate_overwrites) add_strided(d.gate, gate_total);
   });
   return y;
 }

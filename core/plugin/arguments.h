@@ -48,13 +48,14 @@ constexpr auto fields_of(const fvlm_norm_forward*) {
   using A = fvlm_norm_forward;
   return std::make_tuple(field("x", &A::x), field("residual", &A::residual), field("weight", &A::weight),
                          field("bias", &A::bias), field("y", &A::y), field("sum", &A::sum), field("saved", &A::saved),
-                         field("rest", &A::rest), field("sum_rest", &A::sum_rest));
+                         field("rest", &A::rest), field("sum_rest", &A::sum_rest), field("gate", &A::gate));
 }
 constexpr auto fields_of(const fvlm_norm_backward*) {
   using A = fvlm_norm_backward;
   return std::make_tuple(field("d_y", &A::d_y), field("d_sum", &A::d_sum), field("s", &A::s),
                          field("weight", &A::weight), field("saved", &A::saved), field("d_x", &A::d_x),
-                         field("d_weight", &A::d_weight), field("d_bias", &A::d_bias), field("d_x_sums", &A::d_x_sums));
+                         field("d_weight", &A::d_weight), field("d_bias", &A::d_bias), field("d_x_sums", &A::d_x_sums),
+                         field("gate", &A::gate), field("d_gate", &A::d_gate));
 }
 constexpr auto fields_of(const fvlm_rope_apply*) {
   using A = fvlm_rope_apply;
@@ -118,19 +119,29 @@ constexpr auto fields_of(const fvlm_scaled_rows_backward*) {
 }
 constexpr auto fields_of(const fvlm_convolution_forward*) {
   using A = fvlm_convolution_forward;
-  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias), field("cu_seqlens", &A::cu_seqlens), field("slots", &A::slots), field("starts", &A::starts), field("states", &A::states), field("y", &A::y));
+  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias),
+                         field("cu_seqlens", &A::cu_seqlens), field("slots", &A::slots), field("starts", &A::starts),
+                         field("states", &A::states), field("y", &A::y));
 }
 constexpr auto fields_of(const fvlm_convolution_backward*) {
   using A = fvlm_convolution_backward;
-  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias), field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y), field("d_x", &A::d_x), field("d_weight", &A::d_weight), field("d_bias", &A::d_bias));
+  return std::make_tuple(field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias),
+                         field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y), field("d_x", &A::d_x),
+                         field("d_weight", &A::d_weight), field("d_bias", &A::d_bias));
 }
 constexpr auto fields_of(const fvlm_delta_rule_forward*) {
   using A = fvlm_delta_rule_forward;
-  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay), field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens), field("slots", &A::slots), field("starts", &A::starts), field("states", &A::states), field("y", &A::y), field("saved", &A::saved));
+  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay),
+                         field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens),
+                         field("slots", &A::slots), field("starts", &A::starts), field("states", &A::states),
+                         field("y", &A::y), field("saved", &A::saved));
 }
 constexpr auto fields_of(const fvlm_delta_rule_backward*) {
   using A = fvlm_delta_rule_backward;
-  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay), field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y), field("saved", &A::saved), field("d_qkv", &A::d_qkv), field("d_gates", &A::d_gates), field("d_log_decay", &A::d_log_decay), field("d_step_bias", &A::d_step_bias));
+  return std::make_tuple(field("qkv", &A::qkv), field("gates", &A::gates), field("log_decay", &A::log_decay),
+                         field("step_bias", &A::step_bias), field("cu_seqlens", &A::cu_seqlens), field("d_y", &A::d_y),
+                         field("saved", &A::saved), field("d_qkv", &A::d_qkv), field("d_gates", &A::d_gates),
+                         field("d_log_decay", &A::d_log_decay), field("d_step_bias", &A::d_step_bias));
 }
 constexpr auto fields_of(const fvlm_loss_forward*) {
   using A = fvlm_loss_forward;

@@ -227,7 +227,7 @@ std::vector<TableOperation> kernels() {
   return {{.name = "rmsnorm",
            .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
            .op = FVLM_OP_RMSNORM,
-           .options = residual | compensation | FVLM_PER_HEAD,
+           .options = residual | compensation | FVLM_PER_HEAD | FVLM_WITH_GATE,
            .sizes = "ROWSxWIDTH",
            .has_epsilon = true,
            .has_parameters = true,
@@ -475,7 +475,8 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_SWIGLU_INPUT, "swiglu before it"},
                                                           {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"},
                                                           {FVLM_FP8_PAIRS, "pairs of e4m3"},
-                                                          {FVLM_WITH_STATES, "states"}};
+                                                          {FVLM_WITH_STATES, "states"},
+                                                          {FVLM_WITH_GATE, "gate"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

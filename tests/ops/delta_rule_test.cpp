@@ -119,9 +119,8 @@ TEST(DeltaRule, GoesOnWhereAPassEnded) {
     for (int64_t i = 0; i < first; ++i) taken.push_back(begins[0] + done[0] + i);
     for (int64_t i = 0; i < second; ++i) taken.push_back(begins[1] + done[1] + i);
     const Tensor index = at::tensor(taken, at::kLong);
-    const Tensor y =
-        b.ops->gated_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule,
-                               sequences_of({first, second}, {done[0] == 0, done[1] == 0}), states);
+    const Tensor y = b.ops->gated_delta_rule(rows.data.index_select(0, index), gates.data.index_select(0, index), rule,
+                                             sequences_of({first, second}, {done[0] == 0, done[1] == 0}), states);
     expect_close(y, expected.index_select(0, index), 1e-10, fmt::format("{} and {} rows", first, second));
     done[0] += first, done[1] += second;
   }
@@ -157,7 +156,7 @@ TEST(DeltaRule, GatesHaveTheirGradients) {
   b.expect_true_gradients([&](Tape& tape) {
     const QueriesAndGates parts = split_gates(tape, x, 2, 3);
     return std::vector{gated_by_sigmoid(tape, y, parts.gates), parts.rows,
-                       rmsnorm_gated_by_silu(tape, y, weight, 0.1, gates, 1)};
+                       b.ops->rmsnorm_heads(tape, {y, 0, 2}, 3, weight, 0.1, {gates, 1, 2})};
   });
   Tape none(Tape::Mode::forward_only);
   const QueriesAndGates parts = split_gates(none, x, 2, 3);

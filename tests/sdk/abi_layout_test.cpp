@@ -164,7 +164,7 @@ FIELD(fvlm_kernels_query, taps, 100, int32_t);
 FIELD(fvlm_kernels_query, key_heads, 104, int32_t);
 FIELD(fvlm_kernels_query, key_dim, 108, int32_t);
 
-SIZE(fvlm_norm_forward, 104);
+SIZE(fvlm_norm_forward, 112);
 FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_norm_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_norm_forward, residual, 16, const fvlm_tensor*);
@@ -175,8 +175,9 @@ FIELD(fvlm_norm_forward, sum, 48, fvlm_tensor*);
 FIELD(fvlm_norm_forward, saved, 56, fvlm_tensor* [4]);
 FIELD(fvlm_norm_forward, rest, 88, const fvlm_tensor*);
 FIELD(fvlm_norm_forward, sum_rest, 96, fvlm_tensor*);
+FIELD(fvlm_norm_forward, gate, 104, const fvlm_tensor*);
 
-SIZE(fvlm_norm_backward, 104);
+SIZE(fvlm_norm_backward, 120);
 FIELD(fvlm_norm_backward, struct_size, 0, uint32_t);
 FIELD(fvlm_norm_backward, accumulate, 4, int32_t);
 FIELD(fvlm_norm_backward, d_y, 8, const fvlm_tensor*);
@@ -188,6 +189,8 @@ FIELD(fvlm_norm_backward, d_x, 72, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_weight, 80, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_bias, 88, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_x_sums, 96, fvlm_tensor*);
+FIELD(fvlm_norm_backward, gate, 104, const fvlm_tensor*);
+FIELD(fvlm_norm_backward, d_gate, 112, fvlm_tensor*);
 
 SIZE(fvlm_rope_apply, 40);
 FIELD(fvlm_rope_apply, struct_size, 0, uint32_t);

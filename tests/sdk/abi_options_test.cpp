@@ -21,6 +21,7 @@ static_assert(FVLM_BOTH_GRADIENTS == 8192, "the value of FVLM_BOTH_GRADIENTS cha
 static_assert(FVLM_WITH_OUTPUT == 16384, "the value of FVLM_WITH_OUTPUT changed");
 static_assert(FVLM_SWIGLU_INPUT == 65536, "the value of FVLM_SWIGLU_INPUT changed");
 static_assert(FVLM_BFLOAT16_WEIGHT == 131072, "the value of FVLM_BFLOAT16_WEIGHT changed");
+static_assert(FVLM_WITH_GATE == 1048576, "the value of FVLM_WITH_GATE changed");
 static_assert(offsetof(fvlm_swiglu_backward, y) == 48, "the place of y changed");
 static_assert(offsetof(fvlm_linear_weight_gradient, weight) == 40, "the place of weight changed");
 static_assert(offsetof(fvlm_linear_weight_gradient, d_x) == 48, "the place of d_x changed");

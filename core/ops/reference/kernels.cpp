@@ -12,6 +12,7 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
 #include <ATen/ops/where.h>
 
 namespace fvlm::ops::reference {
@@ -19,12 +20,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
-                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS |
-                                   FVLM_WITH_STATES;
+constexpr uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
+    FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM |
+    FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
+    FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS | FVLM_WITH_STATES | FVLM_WITH_GATE;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -33,6 +33,7 @@ struct OwnOption {
 };
 constexpr OwnOption own_options[] = {
     {FVLM_WITH_FREQUENCIES, FVLM_OP_ROPE, 0},
+    {FVLM_WITH_GATE, FVLM_OP_RMSNORM, ~uint32_t{FVLM_WITH_GATE | FVLM_PER_HEAD | FVLM_WITH_BACKWARD}},
     {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
     {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
@@ -148,8 +149,7 @@ static sdk::Support supports_recurrence(const fvlm_kernels_query& query) {
   if (query.segments < 1 || query.max_seqlen < 1)
     return sdk::refuse("%lld segments of at most %d rows not supported", static_cast<long long>(query.segments),
                        query.max_seqlen);
-  if (query.op == FVLM_OP_SHORT_CONVOLUTION && query.taps < 1)
-    return sdk::refuse("%d taps not supported", query.taps);
+  if (query.op == FVLM_OP_SHORT_CONVOLUTION && query.taps < 1) return sdk::refuse("%d taps not supported", query.taps);
   if (query.op == FVLM_OP_DELTA_RULE &&
       (query.key_dim < 1 || query.head_dim < 1 || query.key_heads < 1 || query.heads % query.key_heads != 0 ||
        int64_t{query.heads} * query.head_dim != query.width))
@@ -208,14 +208,22 @@ void Kernels::requirements(const Query& query, sdk::Requirements& wanted) const 
 void Kernels::rmsnorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
   const Tensor s = one_norm_a_row(query, norm_input(arguments)), y = torch_tensor(arguments.y);
   const Tensor inverse = s.square().mean(-1).add_(query.epsilon).rsqrt_();
-  store(y, (s * inverse.unsqueeze(1)).mul_(upcast(arguments.weight)).view(y.sizes()));
+  Tensor normed = (s * inverse.unsqueeze(1)).mul_(upcast(arguments.weight)).view(y.sizes());
+  if (query.options & FVLM_WITH_GATE) normed *= at::silu(upcast(arguments.gate));
+  store(y, normed);
   save(arguments.saved[0], inverse);
 }
 
 void Kernels::rmsnorm_backward(const fvlm_call&, const Query& query, const fvlm_norm_backward& arguments) {
   const Tensor inverse = torch_tensor(arguments.saved[0]).unsqueeze(1);
   const Tensor normal = one_norm_a_row(query, upcast(arguments.s)) * inverse;
-  const Tensor d_y = one_norm_a_row(query, upcast(arguments.d_y));
+  Tensor d_y = one_norm_a_row(query, upcast(arguments.d_y));
+  if (query.options & FVLM_WITH_GATE) {
+    const Tensor gate = one_norm_a_row(query, upcast(arguments.gate));
+    const Tensor d_silu = (normal * upcast(arguments.weight)).mul_(d_y);
+    store(torch_tensor(arguments.d_gate), at::silu_backward(d_silu, gate).view({query.rows, query.width}));
+    d_y = d_y * at::silu(gate);
+  }
   const Tensor d_normal = d_y * upcast(arguments.weight);
   Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
   if (arguments.d_sum) d_x += upcast(arguments.d_sum);

@@ -75,6 +75,7 @@ enum {
                                 its forward: the query's `pairs` is read */
   FVLM_WITH_STATES = 1u << 19, /* short_convolution, delta_rule, forward alone: segments continue others, whose states
                                   are read and replaced */
+  FVLM_WITH_GATE = 1u << 20,   /* rmsnorm with FVLM_PER_HEAD: y is multiplied by silu(gate) */
   FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
@@ -103,7 +104,8 @@ typedef struct fvlm_kernels_query {
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
  * bias; where s = x, or with a residual s = x + residual, written to sum (which may alias x or residual). With
  * FVLM_COMPENSATED s = x + residual + rest before it is rounded, and the rounding error goes to sum_rest: a sum of many
- * terms is then rounded once instead of once per term. y and backward use the rounded s. */
+ * terms is then rounded once instead of once per term. y and backward use the rounded s. With FVLM_WITH_GATE y is
+ * multiplied by silu(gate) before it is rounded. */
 typedef struct fvlm_norm_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *residual;  /* [rows, width]; residual NULL without FVLM_WITH_RESIDUAL, and then sum too */
@@ -112,6 +114,7 @@ typedef struct fvlm_norm_forward {
   fvlm_tensor* saved[FVLM_MAX_SAVED];
   const fvlm_tensor* rest; /* compensation of the residual [rows, width]: its rounding error; NULL: 0 */
   fvlm_tensor* sum_rest;   /* compensation of the sum, may alias rest; NULL without FVLM_COMPENSATED */
+  const fvlm_tensor* gate; /* [rows, width]; NULL without FVLM_WITH_GATE */
 } fvlm_norm_forward;
 
 typedef struct fvlm_norm_backward {
@@ -124,6 +127,8 @@ typedef struct fvlm_norm_backward {
   fvlm_tensor *d_weight, *d_bias; /* NULL: not required; d_bias is NULL for rmsnorm */
   fvlm_tensor* d_x_sums; /* [width]: column sums of d_x, which are the d_bias of a bias that was added to make x; NULL:
                             not required, or without FVLM_WITH_COLUMN_SUMS */
+  const fvlm_tensor* gate; /* of the forward; NULL without FVLM_WITH_GATE, and then d_gate too */
+  fvlm_tensor* d_gate;     /* [rows, width] */
 } fvlm_norm_backward;
 
 /* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle

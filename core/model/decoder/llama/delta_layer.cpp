@@ -1,7 +1,5 @@
 #include "model/decoder/llama/delta_layer.h"
 
-#include "ops/gates.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,7 +15,7 @@ Value DeltaLayer::mix(Tape& tape, Operations& ops, const Value& in, const Value&
                       const Segments& segments) const {
   const Value rows = ops.silu_convolution(tape, in, width_, taps_, segments);
   const Value y = ops.gated_delta_rule(tape, rows, gates, rule_, segments);
-  return ops::rmsnorm_gated_by_silu(tape, y, norm_, epsilon_, in, width_);
+  return gated_norm(tape, ops, y, in);
 }
 
 at::Tensor DeltaLayer::mix(Operations& ops, const at::Tensor& in, const at::Tensor& gates, const StagedRows& rows,
@@ -26,7 +24,12 @@ at::Tensor DeltaLayer::mix(Operations& ops, const at::Tensor& in, const at::Tens
   const at::Tensor convolved = ops.silu_convolution(in, width_, taps_, sequences, states[0]);
   const at::Tensor y = ops.gated_delta_rule(convolved, gates, rule_, sequences, states[1]);
   Tape no_grad(Tape::Mode::forward_only);
-  return ops::rmsnorm_gated_by_silu(no_grad, Value(y), norm_, epsilon_, Value(in), width_).data;
+  return gated_norm(no_grad, ops, Value(y), Value(in)).data;
+}
+
+Value DeltaLayer::gated_norm(Tape& tape, Operations& ops, const Value& y, const Value& in) const {
+  const int64_t heads = rule_.value_heads;
+  return ops.rmsnorm_heads(tape, {y, 0, heads}, rule_.value_dim, norm_, epsilon_, {in, width_, heads});
 }
 
 std::vector<at::Tensor> DeltaLayer::make_states(int64_t slots, const at::TensorOptions& options) const {

@@ -13,8 +13,7 @@ struct DeltaLayer {
   // `weight`: finds one by its name in the layer.
   DeltaLayer(const DecoderConfig& config, const std::function<ops::Weight(const char*)>& weight);
   // `in`: the product that makes q, k, v and z of each row, side by side; `gates`: that which makes b and a.
-  Value mix(Tape& tape, ops::Operations& ops, const Value& in, const Value& gates,
-            const ops::Segments& segments) const;
+  Value mix(Tape& tape, ops::Operations& ops, const Value& in, const Value& gates, const ops::Segments& segments) const;
   // Without a gradient, from the states of the slots on, which become those behind the rows.
   at::Tensor mix(ops::Operations& ops, const at::Tensor& in, const at::Tensor& gates, const StagedRows& rows,
                  const std::vector<at::Tensor>& states) const;
@@ -22,6 +21,9 @@ struct DeltaLayer {
   std::vector<at::Tensor> make_states(int64_t slots, const at::TensorOptions& options) const;
 
  private:
+  // Each head of y normalized, times silu of the columns of `in` behind q, k and v.
+  Value gated_norm(Tape& tape, ops::Operations& ops, const Value& y, const Value& in) const;
+
   ops::DeltaRule rule_;
   ops::ConvolutionTaps taps_;
   ops::Weight norm_;

@@ -283,6 +283,11 @@ template <>
 inline constexpr std::size_t min_struct_size<fvlm_quantizer_pack> = offsetof(fvlm_quantizer_pack, importance);
 
 template <>
+inline constexpr std::size_t min_struct_size<fvlm_norm_forward> = offsetof(fvlm_norm_forward, gate);
+template <>
+inline constexpr std::size_t min_struct_size<fvlm_norm_backward> = offsetof(fvlm_norm_backward, gate);
+
+template <>
 inline constexpr std::size_t min_struct_size<fvlm_linear_forward> = offsetof(fvlm_linear_forward, norm_weight);
 
 template <>
