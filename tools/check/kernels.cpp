@@ -84,6 +84,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {pairs > 0, FVLM_FP8_PAIRS},
                                     {bfloat16_weight, FVLM_BFLOAT16_WEIGHT},
                                     {states, FVLM_WITH_STATES},
+                                    {gate, FVLM_WITH_GATE},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -143,6 +144,7 @@ std::string KernelCase::label() const {
   if (pairs > 0) text += fmt::format(", {} in pairs", pairs);
   if (bfloat16_weight) text += ", bfloat16 weight";
   if (per_head) text += ", heads apart";
+  if (gate) text += ", gate";
   if (op == FVLM_OP_SHORT_CONVOLUTION) text += fmt::format(", {} taps", taps);
   if (key_heads > 0) text += fmt::format(", {} of keys", key_heads);
   if (states) text += ", states";

@@ -32,6 +32,7 @@ struct KernelCase {
   int64_t pairs = 0;                // linear: with fp8, how many of the last summed features stand as two numbers
   bool bfloat16_weight = false;     // linear: of a float32 x
   bool per_head = false;            // rmsnorm: heads of head_dim are normalized by themselves
+  bool gate = false;                // and multiplied by silu of a gate
   int taps = 4;                     // short_convolution
   int key_heads = 0;                // delta_rule, of as many `heads`; 0: one for each of them
   bool states = false;              // both: segments continue others
@@ -50,7 +51,7 @@ struct KernelCase {
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
-  int64_t columns() const;   // of a row: width, or all heads
+  int64_t columns() const; // of a row: width, or all heads
   // short_convolution, delta_rule: of three segments. A state of the latter has 128 x 128 numbers a head, which a
   // plugin may rely on.
   std::vector<int> bounds() const;

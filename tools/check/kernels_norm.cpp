@@ -10,7 +10,7 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias, held_sums, rest;
+  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias, held_sums, rest, gate;
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -25,7 +25,8 @@ Numbers numbers_of(const KernelCase& c) {
             normal({width}, seed + 6, c.gradient_dtype),
             normal({width}, seed + 7, c.gradient_dtype),
             normal({columns}, seed + 8, c.gradient_dtype),
-            normal({c.rows, columns}, seed + 9, c.dtype, c.magnitude / 512)};
+            normal({c.rows, columns}, seed + 9, c.dtype, c.magnitude / 512),
+            normal({c.rows, columns}, seed + 10, c.dtype, 2)};
   if (c.ties) {
     n.x = tie_values({c.rows, columns}, c.dtype);
     if (c.ties_up) n.x = n.x - n.x.remainder(2) + 1; // the even number lies above them
@@ -40,18 +41,18 @@ at::Tensor norms_of(const KernelCase& c, const at::Tensor& rows) {
   return c.per_head ? rows.view({-1, c.head_dim}) : rows;
 }
 
-// y, s, d_x, d_weight, d_bias, sums of d_x
+// y, s, d_x, d_weight, d_bias, sums of d_x, d_gate
 std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   const auto sums = at_least_float(work);
-  auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
+  auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work), gate = leaf(n.gate, work);
   auto s = c.residual ? x + n.residual.to(work) : x * 1;
   if (c.reads_compensation) s = s + n.rest.to(work);
   auto wide = norms_of(c, s.to(sums));
   at::Tensor y;
   if (c.op == FVLM_OP_RMSNORM) {
-    y = (wide * at::rsqrt(wide.square().mean(1, true) + static_cast<double>(c.epsilon)) * weight.to(sums))
-            .to(work)
-            .view(s.sizes());
+    auto normed = (wide * at::rsqrt(wide.square().mean(1, true) + static_cast<double>(c.epsilon)) * weight.to(sums))
+                      .view(s.sizes());
+    y = (c.gate ? normed * gate.to(sums) * gate.to(sums).sigmoid() : normed).to(work);
   } else {
     auto centred = wide - wide.mean(1, true);
     auto scale = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
@@ -62,13 +63,14 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
     outputs.push_back(s);
     d_outputs.push_back(n.d_sum);
   }
-  auto d = gradients(outputs, {x, weight, bias}, d_outputs);
+  auto d = gradients(outputs, {x, weight, bias, gate}, d_outputs);
   return {y.detach(),
           s.detach(),
           d[0],
           accumulated(c, n.held_weight, d[1]),
           accumulated(c, n.held_bias, d[2]),
-          accumulated(c, n.held_sums, d[0].to(sums).sum(0))};
+          accumulated(c, n.held_sums, d[0].to(sums).sum(0)),
+          d[3]};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -88,6 +90,7 @@ Expectation expect(const KernelCase& c) {
   if (!c.backward) return all;
   // d_x is d_y without its components along x (and 1), so with width 1 it is zero.
   all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * root_mean_square(n.d_y)});
+  if (c.gate) all.push_back({"d_gate", exact[6], naive[6], c.dtype});
   if (c.column_sums)
     all.push_back({"d_x_sums", exact[5], naive[5], c.gradient_dtype,
                    steep * root_mean_square(n.d_y) * std::sqrt(static_cast<double>(c.rows))});
@@ -105,6 +108,7 @@ void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
   Operand& weight = bench.input("weight", n.weight, Rows::contiguous);
   Operand* bias = rms ? nullptr : &bench.input("bias", n.bias, Rows::contiguous);
+  Operand* gate = c.gate ? &bench.input("gate", n.gate) : nullptr;
   Operand& y = bench.output("y", n.x.sizes(), c.dtype);
   const bool second_choice = bench.variation().alias == 2;
   Operand* sum = c.residual ? &bench.output_over(second_choice ? residual : &x, "sum", n.x.sizes(), c.dtype) : nullptr;
@@ -117,6 +121,7 @@ void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   forward.weight = weight.abi(), forward.bias = abi_of(bias);
   forward.y = y.abi(), forward.sum = abi_of(sum);
   forward.rest = abi_of(rest), forward.sum_rest = abi_of(sum_rest);
+  forward.gate = abi_of(gate);
   for (size_t i = 0; i < saved.size(); ++i) forward.saved[i] = saved[i]->abi();
   bench.call("forward", bench.required().forward_workspace, rms ? table.rmsnorm_forward : table.layernorm_forward,
              forward);
@@ -125,6 +130,7 @@ void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand* d_sum = c.has_d_sum ? &bench.input("d_sum", n.d_sum) : nullptr;
   Operand& d_x = bench.output_over(second_choice && d_sum ? d_sum : &d_y, "d_x", n.x.sizes(), c.dtype);
+  Operand* d_gate = c.gate ? &bench.output("d_gate", n.x.sizes(), c.dtype) : nullptr;
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = rms ? nullptr : parameter_gradient(bench, c, "d_bias", n.held_bias);
   Operand* sums = c.column_sums ? &accumulated_output(bench, c, "d_x_sums", n.held_sums) : nullptr;
@@ -135,6 +141,7 @@ void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
   backward.d_x = d_x.abi(), backward.d_weight = abi_of(d_weight), backward.d_bias = abi_of(d_bias);
   backward.d_x_sums = abi_of(sums);
+  backward.gate = abi_of(gate), backward.d_gate = abi_of(d_gate);
   bench.call("backward", bench.required().backward_workspace, rms ? table.rmsnorm_backward : table.layernorm_backward,
              backward);
 }

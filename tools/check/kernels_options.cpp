@@ -37,6 +37,18 @@ Outcome rmsnorm_per_head(Context& context) {
   return supported_over_inputs<FVLM_OP_RMSNORM>(context, all);
 }
 
+Outcome rmsnorm_gate(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.rows = 33, .heads = 1, .head_dim = 70},
+                              {.rows = 300, .heads = 16, .head_dim = 128, .accumulate = true},
+                              {.rows = 5, .heads = 7, .head_dim = 9, .accumulate = true},
+                              {.rows = 40, .heads = 3, .head_dim = 256, .frozen = true},
+                              {.rows = 0},
+                              {.heads = 5, .head_dim = 128, .backward = false}};
+  for (KernelCase& one : all) one.per_head = one.gate = true;
+  return supported_over_inputs<FVLM_OP_RMSNORM>(context, all);
+}
+
 Outcome rope_frequencies(Context& context) {
   return supported<FVLM_OP_ROPE>(
       context, {{.frequencies = true},
@@ -239,6 +251,7 @@ std::vector<Check> kernel_option_checks() {
   return {
       {"rmsnorm_per_head", "heads of a row by themselves, where supports() says so", rmsnorm_per_head,
        "rmsnorm_float*,rmsnorm_bfloat16"},
+      {"rmsnorm_gate", "heads times silu of a gate, where supports() says so", rmsnorm_gate, "rmsnorm_per_head"},
       {"rope_frequencies", "angles of a table of frequencies, where supports() says so", rope_frequencies,
        "rope_float*,rope_bfloat16"},
       {"bias_gelu_quick", "x sigmoid(1.702 x), where supports() says so", bias_gelu_form<FVLM_QUICK_GELU>, bias_gelu},
