@@ -16,7 +16,7 @@ using std::int64_t;
 // Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
                                         FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES |
-                                        FVLM_PER_HEAD | FVLM_WITH_OUTPUT;
+                                        FVLM_PER_HEAD | FVLM_WITH_OUTPUT | FVLM_WITH_GATE;
 
 // Operands (common/cuda_operands.h) for a stack of linears.
 class LinearStack {
@@ -104,6 +104,8 @@ class KernelsCuda : public Kernels {
          query.rows * query.heads > INT32_MAX))
       return refuse("%lld rows of %d heads of %d in %lld columns are not supported", static_cast<long long>(query.rows),
                     query.heads, query.head_dim, static_cast<long long>(query.width));
+    if ((query.options & FVLM_WITH_GATE) && (!(query.options & FVLM_PER_HEAD) || query.head_dim > max_gated_head))
+      return refuse("a gate of heads of %d is not supported: the limit is %d", query.head_dim, max_gated_head);
     if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_COLUMN_SUMS))
       return refuse("column sums of d_x are not supported");
     if (query.op == FVLM_OP_FOLD_ROW_SCALE && query.inner < 0)
@@ -319,7 +321,9 @@ class KernelsCuda : public Kernels {
     if (a.saved[0]) p.rstd = of_norms.statistic(a.saved[0], "saved[0]");
     if (centered && a.saved[1]) p.mean = operands.statistic(a.saved[1], "saved[1]");
     p.epsilon = query.epsilon;
-    plugins::norm_forward(on(call), shape_of(operands, of_norms), p);
+    const bool is_gated = query.options & FVLM_WITH_GATE;
+    if (is_gated) p.gate = operands.rows(a.gate, "gate");
+    (is_gated ? gated_norm_forward : plugins::norm_forward)(on(call), shape_of(operands, of_norms), p);
   }
 
   void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
@@ -338,8 +342,13 @@ class KernelsCuda : public Kernels {
     const Gradients out{of_norms.gradient(a.d_weight, "d_weight"),
                         centered ? operands.gradient(a.d_bias, "d_bias") : nullptr,
                         centered ? operands.gradient(a.d_x_sums, "d_x_sums") : nullptr};
-    plugins::norm_backward(on(call), shape_of(operands, of_norms), p,
-                           sums_of(call, norms, out, a.accumulate, full_width_parts(norms)));
+    const bool is_gated = query.options & FVLM_WITH_GATE;
+    if (is_gated) {
+      p.gate = operands.rows(a.gate, "gate");
+      p.d_gate = operands.rows(a.d_gate, "d_gate");
+    }
+    const GradientSums sums = sums_of(call, norms, out, a.accumulate, full_width_parts(norms));
+    (is_gated ? gated_norm_backward : plugins::norm_backward)(on(call), shape_of(operands, of_norms), p, sums);
   }
 
   int multiprocessors_;

@@ -13,6 +13,7 @@ struct NormForward {
   float *rstd, *mean;                  // NULL: no backward follows
   float epsilon;
   int heads; // norms in a row of the operands
+  Rows gate; // of a gated norm
 };
 
 struct NormBackward {
@@ -20,6 +21,7 @@ struct NormBackward {
   const void* weight;
   const float *rstd, *mean; // mean NULL: rmsnorm
   int heads;                // norms in a row of the operands
+  Rows gate, d_gate;        // of a gated norm
 };
 
 struct Swiglu {
@@ -77,6 +79,10 @@ void norm_backward(const Device& device, const Shape& shape, const NormBackward&
 // A separate kernel for few rows, which does not compute column sums of d_x. Returns false if it does not apply.
 bool norm_backward_few_rows(const Device& device, const Shape& shape, const NormBackward& norm,
                             const GradientSums& sums);
+// rmsnorms of at most this many numbers, times silu of a gate.
+inline constexpr int max_gated_head = 256;
+void gated_norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
+void gated_norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu);
