@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -124,10 +124,10 @@ void check_against(const fvlm_plugin& plugin, const Manifest& manifest, const st
 PluginTable adopt_table(const void* table, const KindName& kind, const Family& family, uint32_t declared_minor,
                         fvlm_device device, const std::string& where) {
   static std::mutex mutex;
-  static auto& copies = *new std::deque<std::vector<std::max_align_t>>;
+  static auto& copies = *new std::deque<std::vector<std::uintptr_t>>;
   std::string text = kind.text();
   uint32_t declared = checked_size(table, "the table of " + text, family.min_size, family.size, declared_minor, where);
-  std::vector<std::max_align_t> storage(family.size / sizeof(std::max_align_t) + 1);
+  std::vector<std::uintptr_t> storage(family.size / sizeof(std::uintptr_t) + 1);
   std::memcpy(storage.data(), table, std::min<size_t>(declared, family.size));
   const void* copy = storage.data();
   for (const TableSlot& slot : family.required)

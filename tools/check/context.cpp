@@ -16,7 +16,7 @@ Outcome failed(std::string why) {
 
 Context::Context(Subject& subject_, std::string kind_, at::Device device_, bool quick_)
     : subject(subject_), kind(std::move(kind_)), device(device_), quick(quick_),
-      table_(kind.empty() ? nullptr : subject.table(kind)) {}
+      table_(kind.empty() ? nullptr : subject.complete_table(kind)) {}
 
 fvlm_instance* Context::instance() {
   if (!instance_) {

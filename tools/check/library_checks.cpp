@@ -235,7 +235,7 @@ Outcome tables_complete(Context& context) {
 
 Outcome backward_with_forward(Context& context) {
   if (!context.subject.table(FVLM_KERNELS_KIND)) return not_applicable("it gives no kernels");
-  const void* table = context.subject.table(FVLM_KERNELS_KIND);
+  const void* table = context.subject.complete_table(FVLM_KERNELS_KIND);
   for (const TableOperation& operation : kernel_operations())
     if (!operation.is_implemented(table) &&
         std::ranges::any_of(operation.slots, [&](const TableSlot& slot) { return slot.is_set(table); }))

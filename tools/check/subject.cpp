@@ -6,6 +6,7 @@
 #include "plugin/kinds.h"
 
 #include <algorithm>
+#include <cstring>
 #include <dlfcn.h>
 
 namespace fvlm::check {
@@ -40,6 +41,17 @@ std::string Subject::enter() {
 
 const void* Subject::table(const std::string& kind) const {
   return plugin_->table(kind.c_str());
+}
+
+const void* Subject::complete_table(const std::string& kind) const {
+  const void* given = table(kind);
+  const auto name = parse_kind(kind);
+  const Family* family = name ? find_family(name->family) : nullptr;
+  if (!given || !family || static_cast<const fvlm_table*>(given)->struct_size >= family->size) return given;
+  auto& copy = completed_[kind];
+  copy.assign(family->size / sizeof(uintptr_t) + 1, 0);
+  std::memcpy(copy.data(), given, static_cast<const fvlm_table*>(given)->struct_size);
+  return copy.data();
 }
 
 std::vector<std::string> Subject::kinds() const {

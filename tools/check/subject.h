@@ -5,6 +5,7 @@
 #include <fvlm/abi.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,6 +47,8 @@ class Subject {
   // library's bytes contain.
   std::vector<std::string> kinds() const;
   const void* table(const std::string& kind) const;
+  // The same, with NULL for the functions that a table of an older minor does not reach to.
+  const void* complete_table(const std::string& kind) const;
 
  private:
   std::vector<std::string> candidate_kinds() const;
@@ -55,6 +58,7 @@ class Subject {
   fvlm_plugin_entry_function entry_ = nullptr;
   const fvlm_plugin* plugin_ = nullptr;
   ProcessState entered_;
+  mutable std::map<std::string, std::vector<uintptr_t>> completed_; // by kind
 };
 
 } // namespace fvlm::check
