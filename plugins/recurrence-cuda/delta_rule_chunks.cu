@@ -76,8 +76,8 @@ struct Chunk {
   float q_factor[rows], k_factor[rows];                                      // 1 / the length of each
   float decay[rows], step[rows], rate[rows], d_rate[rows];                   // decay: c
   float dots[3][column_warps][rows];
-  float q_dot[rows], k_dot[rows];                                            // q dq and k dk, of all heads
-  float of_end[warps];                                                       // sums to the gradient of c_end
+  float q_dot[rows], k_dot[rows]; // q dq and k dk, of all heads
+  float of_end[warps];            // sums to the gradient of c_end
 };
 
 // One chunk of one key head and the heads of values that it serves.
@@ -131,9 +131,9 @@ class ChunkGradients {
 
   // By one warp: gates and the sums of decays.
   __device__ void load_gates(int head) {
-    const RowGates gates = lane() < count_ ? row_gates<Element>(rule_, first_ + lane(), head,
-                                                                decay_factor<Element>(rule_, head))
-                                           : RowGates{};
+    const RowGates gates = lane() < count_
+                               ? row_gates<Element>(rule_, first_ + lane(), head, decay_factor<Element>(rule_, head))
+                               : RowGates{};
     float sum = gates.log_decay;
 #pragma unroll
     for (int distance = 1; distance < warp_size; distance *= 2) {
@@ -170,8 +170,7 @@ class ChunkGradients {
     return static_cast<Element*>(gradients_.d_qkv.data) + (first_ + row) * gradients_.d_qkv.stride + head * dim;
   }
   __device__ const Element* state_of(const void* states, int number, int head) const {
-    return static_cast<const Element*>(states) +
-           (static_cast<std::int64_t>(number) * rule_.heads + head) * dim * dim;
+    return static_cast<const Element*>(states) + (static_cast<std::int64_t>(number) * rule_.heads + head) * dim * dim;
   }
 
   template <class Each>
@@ -328,7 +327,8 @@ class ChunkGradients {
     }
     d_decay += warp_sum(row < warps ? chunk_.of_end[row] : 0);
     const float own = chunk_.decay[row] - (row > 0 ? chunk_.decay[row - 1] : 0), rate = chunk_.rate[row];
-    const float d_step = row < count_ ? d_decay * decay_factor<Element>(rule_, head) / (1 + expf(-chunk_.step[row])) : 0;
+    const float d_step =
+        row < count_ ? d_decay * decay_factor<Element>(rule_, head) / (1 + expf(-chunk_.step[row])) : 0;
     if (row < count_) {
       Element* const to = static_cast<Element*>(gradients_.d_gates.data) + (first_ + row) * gradients_.d_gates.stride;
       to[head] = Element(chunk_.d_rate[row] * rate * (1 - rate));

@@ -45,7 +45,8 @@ struct KeyPart {
 class StatePart {
  public:
   static __device__ int column() { // the first of four, of the block's
-    return static_cast<int>(threadIdx.x) / warp_size * 2 * own_columns + static_cast<int>(threadIdx.x) % 2 * own_columns;
+    return static_cast<int>(threadIdx.x) / warp_size * 2 * own_columns +
+           static_cast<int>(threadIdx.x) % 2 * own_columns;
   }
   // `wide`: four columns can be accessed at once.
   __device__ void load(const float* state, bool wide) {
@@ -98,10 +99,16 @@ class StatePart {
     return sum;
   }
   // Whether this thread has sums of the second vector, and of which of its columns.
-  static __device__ bool is_second() { return threadIdx.x & 16; }
-  static __device__ int own_column() { return static_cast<int>(threadIdx.x) / 4 % own_columns; }
+  static __device__ bool is_second() {
+    return threadIdx.x & 16;
+  }
+  static __device__ int own_column() {
+    return static_cast<int>(threadIdx.x) / 4 % own_columns;
+  }
   // One thread for each of those sums.
-  static __device__ bool is_writer() { return (threadIdx.x & 18) == 16; }
+  static __device__ bool is_writer() {
+    return (threadIdx.x & 18) == 16;
+  }
 
   // Adds the vector times a number for each column.
   __device__ void add(const KeyPart& k, const float (&by)[own_columns]) {
@@ -170,8 +177,8 @@ __device__ void load_batch(const DeltaRule& rule, RowBatch& rows, int first, int
     if (i >= count) continue;
     q[j].load(query_row<Element>(rule, first + i, key_head));
     k[j].load(key_row<Element>(rule, first + i, key_head));
-    column[j] = static_cast<float>(static_cast<const Element*>(
-        columns.data)[(first + i) * columns.stride + first_column + lane]);
+    column[j] = static_cast<float>(
+        static_cast<const Element*>(columns.data)[(first + i) * columns.stride + first_column + lane]);
     gates[j] = row_gates<Element>(rule, first + i, head, factor);
   }
 #pragma unroll
@@ -183,8 +190,7 @@ __device__ void load_batch(const DeltaRule& rule, RowBatch& rows, int first, int
     const float q_by_k = q[j].dot(k[j]);
     q[j].store(rows.q[i]), k[j].store(rows.k[i]);
     rows.column[i][lane] = column[j];
-    if (lane == 0)
-      rows.decay[i] = expf(gates[j].log_decay), rows.rate[i] = gates[j].rate, rows.q_by_k[i] = q_by_k;
+    if (lane == 0) rows.decay[i] = expf(gates[j].log_decay), rows.rate[i] = gates[j].rate, rows.q_by_k[i] = q_by_k;
   }
 }
 

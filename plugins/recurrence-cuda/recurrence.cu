@@ -131,9 +131,7 @@ class RecurrenceCuda : public Kernels {
     return accept(300, "states stay in registers from row to row");
   }
 
-  static int64_t qkv_width(const Query& query) {
-    return int64_t{2} * query.key_heads * query.key_dim + query.width;
-  }
+  static int64_t qkv_width(const Query& query) { return int64_t{2} * query.key_heads * query.key_dim + query.width; }
 
   template <class Arguments>
   static DeltaRule delta_rule_of(const Operands& operands, const Query& query, const Arguments& a) {
