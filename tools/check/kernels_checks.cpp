@@ -345,8 +345,7 @@ Outcome nonsense(Context& context) {
 template <int op>
 Outcome continues(Context& context) {
   std::vector<KernelCase> all;
-  for (const int64_t rows : {0, 1, 3, 5, 12, 40, 150})
-    all.push_back({.rows = rows, .backward = false, .states = true});
+  for (const int64_t rows : {0, 1, 3, 5, 12, 40, 150}) all.push_back({.rows = rows, .backward = false, .states = true});
   return cases<op>(context, all);
 }
 
@@ -361,10 +360,11 @@ Outcome convolution_taps(Context& context) {
 
 // Several heads of values for one of keys, and segments of several hundred rows.
 Outcome delta_rule_groups(Context& context) {
-  return cases<FVLM_OP_DELTA_RULE>(context, {{.rows = 200, .heads = 4, .key_heads = 2},
-                                             {.rows = 20, .heads = 3, .key_heads = 1, .accumulate = true},
-                                             {.rows = 300, .heads = 1},
-                                             {.rows = 9, .heads = 4, .backward = false, .key_heads = 2, .states = true}});
+  return cases<FVLM_OP_DELTA_RULE>(context,
+                                   {{.rows = 200, .heads = 4, .key_heads = 2},
+                                    {.rows = 20, .heads = 3, .key_heads = 1, .accumulate = true},
+                                    {.rows = 300, .heads = 1},
+                                    {.rows = 9, .heads = 4, .backward = false, .key_heads = 2, .states = true}});
 }
 
 template <int op>

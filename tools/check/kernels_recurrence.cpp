@@ -100,13 +100,14 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   Results out;
   if (c.states) out.states = n.states.to(work);
   const int64_t reach = c.taps - 1;
-  out.y = Segments(c).over(c, out.states, {reach, c.width}, x.detach(), [&](int64_t first, int64_t rows, Tensor& state) {
-    const Tensor all = at::concat({state, x.narrow(0, first, rows)});
-    Tensor sum = bias.expand({rows, c.width});
-    for (int64_t tap = 0; tap < c.taps; ++tap) sum = sum + all.narrow(0, tap, rows) * weight.select(1, tap);
-    state = all.narrow(0, rows, reach).detach();
-    return sum * at::sigmoid(sum);
-  });
+  out.y =
+      Segments(c).over(c, out.states, {reach, c.width}, x.detach(), [&](int64_t first, int64_t rows, Tensor& state) {
+        const Tensor all = at::concat({state, x.narrow(0, first, rows)});
+        Tensor sum = bias.expand({rows, c.width});
+        for (int64_t tap = 0; tap < c.taps; ++tap) sum = sum + all.narrow(0, tap, rows) * weight.select(1, tap);
+        state = all.narrow(0, rows, reach).detach();
+        return sum * at::sigmoid(sum);
+      });
   if (c.backward) {
     const auto d = gradients({out.y}, {x, weight, bias}, {n.d_y});
     out.d_x = d[0], out.d_weight = d[1], out.d_bias = d[2];
@@ -196,17 +197,17 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
                decay = at::exp(-at::exp(log_decay) * at::softplus(gates.narrow(1, c.heads, c.heads) + step_bias));
   Results out;
   if (c.states) out.states = n.states.to(work);
-  out.y = Segments(c).over(
-      c, out.states, {c.heads, dim, dim}, qkv.detach(), [&](int64_t first, int64_t rows, Tensor& state) {
-        std::vector<Tensor> results;
-        for (int64_t row = first; row < first + rows; ++row) {
-          state = state * decay[row].view({c.heads, 1, 1});
-          const Tensor error = v[row] - (state * k[row].unsqueeze(2)).sum(1);
-          state = state + k[row].unsqueeze(2) * (rate[row].unsqueeze(1) * error).unsqueeze(1);
-          results.push_back((state * q[row].unsqueeze(2)).sum(1).flatten());
-        }
-        return at::stack(results);
-      });
+  out.y = Segments(c).over(c, out.states, {c.heads, dim, dim}, qkv.detach(),
+                           [&](int64_t first, int64_t rows, Tensor& state) {
+                             std::vector<Tensor> results;
+                             for (int64_t row = first; row < first + rows; ++row) {
+                               state = state * decay[row].view({c.heads, 1, 1});
+                               const Tensor error = v[row] - (state * k[row].unsqueeze(2)).sum(1);
+                               state = state + k[row].unsqueeze(2) * (rate[row].unsqueeze(1) * error).unsqueeze(1);
+                               results.push_back((state * q[row].unsqueeze(2)).sum(1).flatten());
+                             }
+                             return at::stack(results);
+                           });
   if (c.backward) out.d = gradients({out.y}, {qkv, gates, log_decay, step_bias}, {n.d_y});
   out.y = out.y.detach();
   if (c.states) out.states = out.states.detach();
@@ -241,11 +242,17 @@ void run(Workbench& bench, const fvlm_kernels_v1& table, const KernelCase& c) {
   const Bound bound(bench, c, n.states);
   Operand& y = bench.output("y", {c.rows, c.columns()}, c.dtype);
   const auto saved = bench.saved("saved");
-  fvlm_delta_rule_forward forward{0,           qkv.abi(),
-                                  gates.abi(), log_decay.abi(),
-                                  step_bias.abi(), bound.cu_seqlens->abi(),
-                                  abi_of(bound.slots), abi_of(bound.starts),
-                                  abi_of(bound.states), y.abi(), {}};
+  fvlm_delta_rule_forward forward{0,
+                                  qkv.abi(),
+                                  gates.abi(),
+                                  log_decay.abi(),
+                                  step_bias.abi(),
+                                  bound.cu_seqlens->abi(),
+                                  abi_of(bound.slots),
+                                  abi_of(bound.starts),
+                                  abi_of(bound.states),
+                                  y.abi(),
+                                  {}};
   fvlm_delta_rule_backward backward{};
   for (size_t i = 0; i < saved.size(); ++i) forward.saved[i] = saved[i]->abi(), backward.saved[i] = saved[i]->abi();
   bench.call("forward", bench.required().forward_workspace, table.delta_rule_forward, forward);
