@@ -71,8 +71,8 @@ enum {
                                       multiplied as float32 */
   FVLM_WITH_COLUMN_SUMS = FVLM_WITH_SUMS, /* the same two by their plain names */
   FVLM_COMPENSATED = FVLM_WITH_REST,
-  FVLM_FP8_PAIRS = 1u << 18, /* linear with fp8, its input gradient where a backward follows and else, or with swiglu,
-                                its forward: the query's `pairs` is read */
+  FVLM_FP8_PAIRS = 1u << 18,   /* linear with fp8, its input gradient where a backward follows and else, or with swiglu,
+                                  its forward: the query's `pairs` is read */
   FVLM_WITH_STATES = 1u << 19, /* short_convolution, delta_rule, forward alone: segments continue others, whose states
                                   are read and replaced */
   FVLM_WITH_GATE = 1u << 20,   /* rmsnorm with FVLM_PER_HEAD: y is multiplied by silu(gate) */
@@ -92,13 +92,13 @@ typedef struct fvlm_kernels_query {
   int32_t heads, head_dim, rotary_dim; /* rope; the first two also with FVLM_PER_HEAD: width = heads * head_dim */
   float epsilon;                       /* norms; linear with FVLM_WITH_NORM */
   float rope_theta;
-  int64_t pairs; /* with FVLM_FP8_PAIRS: of the features that the product sums over, how many of the last are rounded
-                    to two numbers each */
-  int64_t segments;            /* short_convolution, delta_rule: how many, and the upper bound of their rows */
+  int64_t pairs;    /* with FVLM_FP8_PAIRS: of the features that the product sums over, how many of the last are rounded
+                       to two numbers each */
+  int64_t segments; /* short_convolution, delta_rule: how many, and the upper bound of their rows */
   int32_t max_seqlen;
-  int32_t taps;                /* short_convolution */
-  int32_t key_heads, key_dim;  /* delta_rule: of queries and of keys; `heads` and `head_dim` are those of values, and
-                                  width = heads * head_dim */
+  int32_t taps;               /* short_convolution */
+  int32_t key_heads, key_dim; /* delta_rule: of queries and of keys; `heads` and `head_dim` are those of values, and
+                                 width = heads * head_dim */
 } fvlm_kernels_query;
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
@@ -277,9 +277,9 @@ typedef struct fvlm_scaled_rows_backward {
  * from zeros where starts[i] is not 0, and the state after its last row replaces that one. Segments with rows have
  * different slots; one without rows changes no state. slots, starts and states are NULL without FVLM_WITH_STATES. */
 
-/* y = silu(c), c[row] = bias + the sum over distance < taps of weight[:, taps - 1 - distance] * x[row - distance], where
- * rows before those of the segment are those of the state [slots, taps - 1, width], in the dtype, the last one before
- * the segment last. Sums are kept in float32. */
+/* y = silu(c), c[row] = bias + the sum over distance < taps of weight[:, taps - 1 - distance] * x[row - distance],
+ * where rows before those of the segment are those of the state [slots, taps - 1, width], in the dtype, the last one
+ * before the segment last. Sums are kept in float32. */
 typedef struct fvlm_convolution_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, width], [width, taps], [width] or NULL without FVLM_WITH_BIAS */
@@ -307,8 +307,8 @@ typedef struct fvlm_convolution_backward {
  * the dtype is. In 16-bit types a plugin may round the operands of products to the dtype, but not states. */
 typedef struct fvlm_delta_rule_forward {
   uint32_t struct_size;
-  const fvlm_tensor *qkv, *gates;            /* [rows, 2 key_heads * key_dim + width], [rows, 2 heads] */
-  const fvlm_tensor *log_decay, *step_bias;  /* [heads] */
+  const fvlm_tensor *qkv, *gates;           /* [rows, 2 key_heads * key_dim + width], [rows, 2 heads] */
+  const fvlm_tensor *log_decay, *step_bias; /* [heads] */
   const fvlm_tensor *cu_seqlens, *slots, *starts;
   fvlm_tensor* states;
   fvlm_tensor* y; /* [rows, width] */
