@@ -168,12 +168,14 @@ Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query
   return calls;
 }
 
-struct BothWays {
-  std::function<void()> forward, backward;
-};
+// With the backward if the query asks for it.
+Calls kernel_calls(const fvlm_kernels_query& query, std::function<void()> forward, std::function<void()> backward) {
+  if (!(query.options & FVLM_WITH_BACKWARD)) backward = {};
+  return forward_then_backward(std::move(forward), std::move(backward));
+}
 
 // Of the operations that carry a state, whose segments are equally long here.
-BothWays recurrence_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make) {
+Calls recurrence_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make) {
   const auto values = [&](std::initializer_list<int64_t> sizes) { return make.values(sizes, query.dtype); };
   const bool has_states = query.options & FVLM_WITH_STATES, convolves = query.op == FVLM_OP_SHORT_CONVOLUTION;
   const at::Tensor numbers = make.cyclic_range(query.segments + 1, query.segments + 1, at::kInt);
@@ -190,15 +192,30 @@ BothWays recurrence_calls(const KernelsBackend& backend, const fvlm_kernels_quer
     const ShortConvolution op(backend, query);
     const at::Tensor x = values({query.rows, query.width}), weight = values({query.width, query.taps}),
                      bias = query.options & FVLM_WITH_BIAS ? values({query.width}) : at::Tensor();
-    return {[=] { op.forward(x, weight, bias, segments); },
-            [=] { op.backward(x, weight, bias, bounds, d_y, true, bias.defined()); }};
+    return kernel_calls(
+        query, [=] { op.forward(x, weight, bias, segments); },
+        [=] { op.backward(x, weight, bias, bounds, d_y, true, bias.defined()); });
   }
   const GatedDeltaRule op(backend, query);
   const GatedDeltaRule::Operands of{values({query.rows, 2 * int64_t{query.key_heads} * query.key_dim + query.width}),
                                     values({query.rows, 2 * int64_t{query.heads}}), values({query.heads}),
                                     values({query.heads})};
   const auto output = std::make_shared<GatedDeltaRule::Output>();
-  return {[=] { *output = op.forward(of, segments); }, [=] { op.backward(of, bounds, *output, d_y, true, true); }};
+  return kernel_calls(
+      query, [=] { *output = op.forward(of, segments); }, [=] { op.backward(of, bounds, *output, d_y, true, true); });
+}
+
+Calls fold_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make,
+                 const at::Tensor& x) {
+  const FoldRowScale op(backend, query);
+  const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
+  const FoldRowScale::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
+  const auto like = [&](const at::Tensor& t, at::ScalarType dtype) { return at::ones_like(t, dtype); };
+  const FoldRowScale::Linears d_scaled{like(values.linears.weight, type), like(x, type)};
+  const auto own = scalar_type(query.gradient_dtype);
+  const FoldRowScale::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
+  return kernel_calls(
+      query, [=] { op.forward(values); }, [=] { op.backward(values, d_scaled, into, false); });
 }
 
 Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
@@ -209,10 +226,7 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
   const auto vector = [&](bool is_present) {
     return is_present ? make.values({query.width}, query.dtype) : at::Tensor();
   };
-  const auto calls = [&](std::function<void()> forward, std::function<void()> backward) {
-    if (!(query.options & FVLM_WITH_BACKWARD)) backward = {};
-    return forward_then_backward(std::move(forward), std::move(backward));
-  };
+  const auto calls = std::bind_front(kernel_calls, query);
   const at::Tensor x = rows(query.width), d_y = rows(query.width);
   switch (query.op) {
   case FVLM_OP_RMSNORM:
@@ -266,21 +280,11 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
                    op.weight_gradient(d_y, input, bias.defined());
                  });
   }
-  case FVLM_OP_FOLD_ROW_SCALE: {
-    const FoldRowScale op(backend, query);
-    const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
-    const FoldRowScale::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
-    const auto like = [&](const at::Tensor& t, at::ScalarType dtype) { return at::ones_like(t, dtype); };
-    const FoldRowScale::Linears d_scaled{like(values.linears.weight, type), like(x, type)};
-    const auto own = scalar_type(query.gradient_dtype);
-    const FoldRowScale::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
-    return calls([=] { op.forward(values); }, [=] { op.backward(values, d_scaled, into, false); });
-  }
+  case FVLM_OP_FOLD_ROW_SCALE:
+    return fold_calls(backend, query, make, x);
   case FVLM_OP_SHORT_CONVOLUTION:
-  case FVLM_OP_DELTA_RULE: {
-    auto both = recurrence_calls(backend, query, make);
-    return calls(std::move(both.forward), std::move(both.backward));
-  }
+  case FVLM_OP_DELTA_RULE:
+    return recurrence_calls(backend, query, make);
   default:
     throw Error(ErrorKind::internal, "no benchmark is implemented for " + operation_name(query.op));
   }

@@ -44,10 +44,11 @@ std::string fields(const fvlm_loss_query& query) {
 
 std::string fields(const fvlm_kernels_query& query) {
   return fmt::format("op={} dtype={} gradient={} options={} rows={} width={} inner={} pairs={} heads={}x{} rotary={} "
-                     "theta={} epsilon={}",
+                     "theta={} epsilon={} segments={}x{} taps={} keys={}x{}",
                      operation_name(query.op), text_of(query.dtype), text_of(query.gradient_dtype), query.options,
                      query.rows, query.width, query.inner, query.pairs, query.heads, query.head_dim, query.rotary_dim,
-                     query.rope_theta, query.epsilon);
+                     query.rope_theta, query.epsilon, query.segments, query.max_seqlen, query.taps, query.key_heads,
+                     query.key_dim);
 }
 
 // The library that contains this code and the reference plugin: libfvlm_engine.so.
