@@ -34,12 +34,14 @@ Value Operations::silu_convolution(Tape& tape, const Value& x, int64_t width, co
   Value y(op.forward(rows, matrix(taps.weight), taps.bias.value(), own), records);
   if (!records) return y;
   tape.set_recompute(y, [=, &op] { return op.forward(rows, matrix(taps.weight), taps.bias.value(), own); });
+  const Gradient::Columns columns{0, width};
+  if (x.requires_grad()) x.gradient->announce(columns);
   tape.push([=, this, &op, all = x.data, in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     const bool accumulate = Weight::begin_write(taps.weight, taps.bias);
     const auto [total, overwrites] =
-        in ? in->destination({0, width}, all.sizes(), all.options()) : std::pair(at::Tensor(), false);
+        in ? in->destination(columns, all.sizes(), all.options()) : std::pair(at::Tensor(), false);
     const at::Tensor d_weight = taps.weight.gradient();
     const at::Tensor d_x = op.backward(rows, matrix(taps.weight), taps.bias.value(), own.cu_seqlens, d_y,
                                        taps.weight.requires_grad(), taps.bias.requires_grad(),
@@ -77,8 +79,7 @@ Value Operations::gated_delta_rule(Tape& tape, const Value& rows, const Value& g
   const bool records = tape.records(rows, gates, rule.log_decay, rule.step_bias);
   const GatedDeltaRule& op = delta_rule_for(rows.data.size(0), rule, segments.cu_seqlens.size(0) - 1,
                                             segments.max_length, option_if(FVLM_WITH_BACKWARD, records));
-  GatedDeltaRule::Output output =
-      op.forward(operands(rows.data, gates.data, rule), {segments.cu_seqlens, {}, {}, {}});
+  GatedDeltaRule::Output output = op.forward(operands(rows.data, gates.data, rule), {segments.cu_seqlens, {}, {}, {}});
   Value y(output.y, records);
   if (!records) return y;
   output.y.reset();
@@ -87,10 +88,9 @@ Value Operations::gated_delta_rule(Tape& tape, const Value& rows, const Value& g
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     const bool accumulate = Weight::begin_write(rule.log_decay, rule.step_bias);
-    const GatedDeltaRule::Operands d =
-        op.backward(operands(saved_rows.get(), saved_gates.get(), rule), bounds, output, d_y,
-                    rule.log_decay.requires_grad(), rule.step_bias.requires_grad(),
-                    {{}, {}, rule.log_decay.gradient(), rule.step_bias.gradient()}, accumulate);
+    const GatedDeltaRule::Operands d = op.backward(
+        operands(saved_rows.get(), saved_gates.get(), rule), bounds, output, d_y, rule.log_decay.requires_grad(),
+        rule.step_bias.requires_grad(), {{}, {}, rule.log_decay.gradient(), rule.step_bias.gradient()}, accumulate);
     if (of_rows) of_rows->add(d.qkv);
     if (of_gates) of_gates->add(d.gates);
   });
