@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 namespace fvlm {
 namespace {
@@ -218,8 +219,27 @@ Family with_variants(Family made) {
   return made;
 }
 
-// The table of the kind kernels: the engine's only list of its operations.
-std::vector<TableOperation> kernels() {
+// Those of the kind kernels that carry a state from row to row.
+std::vector<TableOperation> recurrences() {
+  using Table = fvlm_kernels_v1;
+  return {{.name = "short_convolution",
+           .slots = {FVLM_SLOT(Table, short_convolution_forward), FVLM_SLOT(Table, short_convolution_backward)},
+           .op = FVLM_OP_SHORT_CONVOLUTION,
+           .options = FVLM_WITH_BIAS | FVLM_WITH_STATES,
+           .sizes = "ROWSxWIDTH",
+           .has_parameters = true,
+           .rows_forward = 2,
+           .rows_backward = 3},
+          {.name = "delta_rule",
+           .slots = {FVLM_SLOT(Table, delta_rule_forward), FVLM_SLOT(Table, delta_rule_backward)},
+           .op = FVLM_OP_DELTA_RULE,
+           .options = FVLM_WITH_STATES,
+           .sizes = "ROWSxHEADSxHEAD_DIM",
+           .has_parameters = true}};
+}
+
+// All others of the kind kernels.
+std::vector<TableOperation> row_operations() {
   using Table = fvlm_kernels_v1;
   constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU,
                      sums = FVLM_WITH_COLUMN_SUMS, compensation = FVLM_COMPENSATED,
@@ -288,21 +308,14 @@ std::vector<TableOperation> kernels() {
            .options = 0,
            .sizes = "LINEARSxINNERxWIDTH",
            .has_inner = true,
-           .has_parameters = true},
-          {.name = "short_convolution",
-           .slots = {FVLM_SLOT(Table, short_convolution_forward), FVLM_SLOT(Table, short_convolution_backward)},
-           .op = FVLM_OP_SHORT_CONVOLUTION,
-           .options = bias | FVLM_WITH_STATES,
-           .sizes = "ROWSxWIDTH",
-           .has_parameters = true,
-           .rows_forward = 2,
-           .rows_backward = 3},
-          {.name = "delta_rule",
-           .slots = {FVLM_SLOT(Table, delta_rule_forward), FVLM_SLOT(Table, delta_rule_backward)},
-           .op = FVLM_OP_DELTA_RULE,
-           .options = FVLM_WITH_STATES,
-           .sizes = "ROWSxHEADSxHEAD_DIM",
            .has_parameters = true}};
+}
+
+// The table of the kind kernels: the engine's only list of its operations.
+std::vector<TableOperation> kernels() {
+  std::vector<TableOperation> all = row_operations();
+  std::ranges::move(recurrences(), std::back_inserter(all));
+  return all;
 }
 
 std::vector<Family> make_families() {
