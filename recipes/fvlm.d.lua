@@ -323,6 +323,8 @@ function fvlm.lora(table) end
 ---@field bias_gelu? string|(string)[] Bias and GELU of the vision tower's MLP. Default: `{ "auto" }`.
 ---@field layerscale_residual? string|(string)[] LayerScale, fused with the residual addition. Default: `{ "auto" }`.
 ---@field scaled_rows? string|(string)[] LayerScale folded into the preceding weights. Default: `{ "auto" }`.
+---@field short_convolution? string|(string)[] Qwen3.5's convolution over the last few rows. Default: `{ "auto" }`.
+---@field delta_rule? string|(string)[] Qwen3.5's gated delta rule, in layers without attention. Default: `{ "auto" }`.
 
 ---Optimizations that do not change results. Turning one off takes the plain path to the same result; `speed = false`
 ---turns all off.
