@@ -37,10 +37,12 @@ Segments segments_of(const std::vector<int>& bounds, int64_t longest) {
   return {bounds_of(bounds), {}, longest};
 }
 
-// Two sequences with so many rows in a pass, in slots 2 and 0.
+// Two sequences with so many rows in a pass, in slots 2 and 0. One without rows names the other's slot and claims to
+// start, which must not matter.
 CarriedSequences sequences_of(std::array<int, 2> rows, std::array<bool, 2> starts) {
-  return {bounds_of({0, rows[0], rows[0] + rows[1]}), at::tensor({2, 0}, at::kInt),
-          at::tensor({int{starts[0]}, int{starts[1]}}, at::kInt), std::max(rows[0], rows[1])};
+  const auto start = [&](size_t i) { return int{starts[i] || rows[i] == 0}; };
+  return {bounds_of({0, rows[0], rows[0] + rows[1]}), at::tensor({rows[0] > 0 ? 2 : 0, rows[1] > 0 ? 0 : 2}, at::kInt),
+          at::tensor({start(0), start(1)}, at::kInt), std::max({rows[0], rows[1], 1})};
 }
 
 // One head of rows [begin, end) by the definition.
@@ -125,6 +127,29 @@ TEST(DeltaRule, GoesOnWhereAPassEnded) {
     done[0] += first, done[1] += second;
   }
   EXPECT_TRUE(states[1].eq(7.0).all().item<bool>()) << "the slot of no sequence";
+  const Tensor before = states.clone();
+  (void)b.ops->gated_delta_rule(rows.data.narrow(0, 0, 1), gates.data.narrow(0, 0, 1), rule,
+                                sequences_of({0, 0}, {true, true}), states);
+  expect_same_bits(states, before, "states after a pass whose row is of no segment");
+}
+
+TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndZerosForPadding) {
+  Bench b;
+  const Value x = b.input({11, 7});
+  const Weight weight(b.parameter("taps", {5, 1, 4}));
+  const ConvolutionTaps taps{weight, Weight(b.parameter("bias", {5}))}, without_bias{weight, {}};
+  const Segments segments = segments_of({0, 6, 6, 10}, 6); // the last row is of no segment
+  b.expect_true_gradients([&](Tape& tape) {
+    return std::vector{b.ops->silu_convolution(tape, x, 5, taps, segments),
+                       b.ops->silu_convolution(tape, x, 5, without_bias, segments)};
+  });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor y = b.ops->silu_convolution(none, x, 5, taps, segments).data;
+  EXPECT_EQ(y[10].abs().max().item<double>(), 0);
+  Tensor sum = taps.bias.value().clone(); // of the second row of the last segment
+  for (int64_t tap = 2; tap < 4; ++tap)
+    sum += weight.value().select(1, 0).select(1, tap) * x.data[4 + tap].narrow(0, 0, 5);
+  expect_close(y[7], sum * sum.sigmoid(), 1e-12, "a row by its definition");
 }
 
 TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
@@ -137,7 +162,7 @@ TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
   const Tensor expected = b.ops->silu_convolution(none, x, 5, taps, segments).data;
   const Tensor states = at::full({3, 3, 5}, 7.0, x.data.options());
   std::vector<int64_t> done{0, 7};
-  for (const auto& [first, second] : {std::pair<int, int>{1, 2}, {2, 0}, {1, 1}, {3, 1}}) {
+  for (const auto& [first, second] : {std::pair<int, int>{1, 2}, {2, 0}, {0, 1}, {1, 1}, {3, 0}}) {
     const CarriedSequences sequences = sequences_of({first, second}, {done[0] == 0, done[1] == 7});
     std::vector<int64_t> taken;
     for (int64_t i = 0; i < first; ++i) taken.push_back(done[0]++);
