@@ -224,10 +224,10 @@ Expectation expect(const KernelCase& c) {
   all.push_back({"d_gates", exact.d[1], naive.d[1], c.dtype});
   if (c.frozen) return all;
   // Sums of what rows have of either sign.
-  const double of_a_row = c.rows > 0 ? exact.d[1].abs().max().item<double>() : 0;
+  const double of_rows = c.rows > 0 ? exact.d[1].abs().sum(0).max().item<double>() : 0;
   const auto push = [&](const char* name, const Tensor& held, size_t which) {
     all.push_back({name, accumulated(c, held, exact.d[which]), accumulated(c, held, naive.d[which]), c.gradient_dtype,
-                   of_a_row, false, static_cast<double>(c.rows)});
+                   of_rows, false, static_cast<double>(c.rows)});
   };
   push("d_log_decay", n.held_decay, 2);
   push("d_step_bias", n.held_bias, 3);
