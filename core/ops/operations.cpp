@@ -92,11 +92,10 @@ static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::st
 }
 
 Operations::KernelKey Operations::key_of(const fvlm_kernels_query& query) {
-  return {query.op,         query.options,  query.rows,       query.width,
-          query.inner,      query.pairs,    query.heads,      query.head_dim,
-          query.rotary_dim, query.epsilon,  query.rope_theta, query.gradient_dtype.bits,
-          query.segments,   query.max_seqlen, query.taps,     query.key_heads,
-          query.key_dim};
+  return {
+      query.op,       query.options,    query.rows,       query.width,     query.inner,      query.pairs,
+      query.heads,    query.head_dim,   query.rotary_dim, query.epsilon,   query.rope_theta, query.gradient_dtype.bits,
+      query.segments, query.max_seqlen, query.taps,       query.key_heads, query.key_dim};
 }
 
 template <class Op>

@@ -1,6 +1,6 @@
-// LFM2's convolution of each feature by itself that reaches back over the last few rows of a sequence: of rows that hold
-// B, C and x side by side it makes C * conv(B * x). What it convolves is rounded as pages keep it, and summed in float32
-// or wider. It is ATen's and needs no plugin.
+// LFM2's convolution of each feature by itself that reaches back over the last few rows of a sequence: of rows that
+// hold B, C and x side by side it makes C * conv(B * x). What it convolves is rounded as pages keep it, and summed in
+// float32 or wider. It is ATen's and needs no plugin.
 #pragma once
 #include "ops/recurrence.h"
 #include "ops/tape.h"

@@ -245,8 +245,7 @@ Tensor of_single_rows(const Tensor& rows, const Tensor& gates, const Rule& rule,
   };
   const Tensor rate = as_factors(of_gates.narrow(1, 0, rule.value_heads).sigmoid());
   const Tensor decay = as_factors(
-      -rule.log_decay.exp() *
-      at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) + rule.step_bias));
+      -rule.log_decay.exp() * at::softplus(of_gates.narrow(1, rule.value_heads, rule.value_heads) + rule.step_bias));
   states = states * decay.exp();
   states.add_(at::matmul(transposed(key), rate * (value - at::matmul(key, states))));
   const Tensor query = by_value_head(unit.narrow(1, 0, rule.key_heads)) / std::sqrt(static_cast<double>(rule.key_dim));
@@ -270,8 +269,8 @@ void Kernels::delta_rule_forward(const fvlm_call&, const Query& query, const fvl
   const RowPlaces places(torch_tensor(a.cu_seqlens), query.rows);
   const CarriedStates carried(a.states, a.slots, a.starts);
   Tensor states = rule.states_before(carried, query.segments);
-  store(torch_tensor(a.y), outputs(torch_tensor(a.qkv), torch_tensor(a.gates), rule,
-                                   RowChunks(places, query.max_seqlen), states));
+  store(torch_tensor(a.y),
+        outputs(torch_tensor(a.qkv), torch_tensor(a.gates), rule, RowChunks(places, query.max_seqlen), states));
   carried.replace(states, places);
 }
 

@@ -1,7 +1,8 @@
 // Rows of segments, for the operations that carry a state from row to row.
 #pragma once
-#include <ATen/core/Tensor.h>
 #include <fvlm/tensor.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 

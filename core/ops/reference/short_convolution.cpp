@@ -39,8 +39,7 @@ class Convolution {
 
   Tensor weight_gradient(const Tensor& d_sum) const { // [width, taps]
     std::vector<Tensor> by_tap;
-    for (int64_t distance = reach_; distance >= 0; --distance)
-      by_tap.push_back((d_sum * rows_before(distance)).sum(0));
+    for (int64_t distance = reach_; distance >= 0; --distance) by_tap.push_back((d_sum * rows_before(distance)).sum(0));
     return at::stack(by_tap, 1);
   }
 
@@ -93,8 +92,8 @@ void Kernels::short_convolution_backward(const fvlm_call&, const Query& query, c
         x, a.weight, a.bias, places,
         CarriedStates(nullptr, nullptr, nullptr).before(query.segments, {query.taps - 1, query.width}, x.options()));
     const Tensor gate = convolution.sum.sigmoid();
-    const Tensor d_sum = (upcast(a.d_y) * gate * (1 + convolution.sum * (1 - gate)))
-                             .masked_fill_(places.nowhere.unsqueeze(1), 0);
+    const Tensor d_sum =
+        (upcast(a.d_y) * gate * (1 + convolution.sum * (1 - gate))).masked_fill_(places.nowhere.unsqueeze(1), 0);
     d_weight = convolution.weight_gradient(d_sum), d_bias = d_sum.sum(0);
     store(torch_tensor(a.d_x), convolution.input_gradient(d_sum));
   }
