@@ -58,6 +58,8 @@ Outcome sizes(Context& context) {
 template <int op>
 Outcome many_rows(Context& context) {
   const int64_t inner = op == FVLM_OP_FOLD_ROW_SCALE ? 2 : 24;
+  if (op == FVLM_OP_DELTA_RULE) // whose formula goes from row to row
+    return cases<op>(context, {{.rows = 400, .heads = 1}, {.rows = 97}, {.rows = 150, .heads = 4}});
   return cases<op>(context, {{.rows = 1000, .width = 24, .inner = 24, .heads = 1},
                              {.rows = 257, .width = 33, .inner = 17},
                              {.rows = 3000, .width = 256, .inner = inner, .heads = 4}});
@@ -363,7 +365,7 @@ Outcome delta_rule_groups(Context& context) {
   return cases<FVLM_OP_DELTA_RULE>(context,
                                    {{.rows = 200, .heads = 4, .key_heads = 2},
                                     {.rows = 20, .heads = 3, .key_heads = 1, .accumulate = true},
-                                    {.rows = 300, .heads = 1},
+                                    {.rows = 210, .heads = 1},
                                     {.rows = 9, .heads = 4, .backward = false, .key_heads = 2, .states = true}});
 }
 
