@@ -31,7 +31,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 MINISTRAL = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}  # queries are scaled from the 16th position on
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
-QWEN3_5 = {"head_dim": 16, "rms_norm_eps": 1e-3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
+QWEN3_5 = {"head_dim": 16, "rms_norm_eps": 3e-3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
            "linear_value_head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
                                                            "mrope_section": [2, 2, 2], "mrope_interleaved": True}}
 MODELS = {

@@ -44,6 +44,10 @@ Tensor sum_of_rows(const Tensor& x) {
   return x.sum(-1);
 }
 
+Tensor exact_sum(const Tensor& x, int64_t dimension) {
+  return x.sum(dimension, false, at::kDouble);
+}
+
 // The diagonal blocks of this size of square matrices: [matrices, blocks, size, size], a view.
 Tensor diagonal_blocks(const Tensor& matrices, int64_t size) {
   const int64_t side = matrices.size(-1);
@@ -206,13 +210,15 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
                         sum_of_rows(d_old_keys * scaled(key, since_begin)) + sum_of_rows(d_rated_values * value);
 
   const Tensor pairs = d_corrections * corrections + d_reads * reads,
-               of_end = sum_of_rows(d_key_of_state * key_of_state);
-  Tensor d_sum = pairs.sum(-1) - pairs.sum(-2) + sum_of_rows(d_query_of_state * query_of_state) +
-                 sum_of_rows(d_old_keys * old_keys) - of_end;
+               of_end = exact_sum(d_key_of_state * key_of_state, -1);
+  // Most of these sums cancel.
+  Tensor d_sum = exact_sum(pairs, -1) - exact_sum(pairs, -2) + exact_sum(d_query_of_state * query_of_state, -1) +
+                 exact_sum(d_old_keys * old_keys, -1) - of_end;
   const Tensor d_whole = (before * d_behind).sum(at::IntArrayRef{-1, -2}) * since_begin.select(-1, chunks.length - 1);
   d_sum.select(-1, chunks.length - 1).add_(of_end.sum(-1)).add_(d_whole);
   const Tensor d_decay =
       (d_sum.sum(-1, true) - d_sum.cumsum(-1) + d_sum)
+          .to(before.scalar_type())
           .masked_fill_(chunks.empty.view({chunks.count, 1, chunks.length}), 0); // of a row and all behind it
   const Tensor decay_factor = rule.log_decay.exp().unsqueeze(1);
   const Tensor d_step = d_decay * step.sigmoid() * -decay_factor;
