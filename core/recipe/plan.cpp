@@ -207,8 +207,8 @@ const std::vector<KernelKind>& kernel_kinds() {
       {"bias_gelu", "Bias and GELU of the vision tower's MLP."},
       {"layerscale_residual", "LayerScale, fused with the residual addition."},
       {"scaled_rows", "LayerScale folded into the preceding weights."},
-      {"short_convolution", "Qwen3.5's convolution over the last few rows."},
-      {"delta_rule", "Qwen3.5's gated delta rule, in layers without attention."},
+      {"short_convolution", "Qwen3.5's convolution over the last few rows.", true},
+      {"delta_rule", "Qwen3.5's gated delta rule, in layers without attention.", true},
   };
   return kinds;
 }

@@ -361,6 +361,7 @@ using BackendPreferences = std::vector<std::string>;
 
 struct KernelKind {
   std::string_view name, doc;
+  bool added_later = false; // than plans that keep their hash
 };
 const std::vector<KernelKind>& kernel_kinds();
 

@@ -40,7 +40,10 @@ Ref<Kernels> kernels() {
       "quantizer and video, which are not timed). A single preference applies to every kind, \"measure\" then to "
       "those that are timed. `reference` is the engine's own plain implementation.");
   auto preference = list(text(), {.min = 1, .allow_single = true});
-  for (const auto& kind : kernel_kinds()) type.field_with<preferences_for>(kind.name, preference, kind.doc);
+  for (const auto& kind : kernel_kinds()) {
+    type.field_with<preferences_for>(kind.name, preference, kind.doc);
+    if (kind.added_later) type.added_later();
+  }
   return type.broadcast()
       .usage("{ attention = { \"cudnn\", \"reference\" }, loss = \"measure\" }")
       .check(check_preferences)
