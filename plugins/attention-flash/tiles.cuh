@@ -60,16 +60,7 @@ struct Fragment {
 template <bool transposed>
 __device__ Fragment load_fragment(std::uint32_t from) {
   Fragment f;
-  if constexpr (transposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
-                 : "r"(from)
-                 : "memory");
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
-                 : "r"(from)
-                 : "memory");
+  plugins::load_matrices<transposed>(f.at, from);
   return f;
 }
 

@@ -24,6 +24,22 @@ __device__ void mma_16x8x16(float (&sum)[4], const std::uint32_t (&a)[4], std::u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Four 8 x 8 matrices of 16-bit elements from shared memory, as mma_16x8x16 takes them: ldmatrix. Thread t passes the
+// address of row t % 8 of matrix t / 8.
+template <bool transposed>
+__device__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t from) {
+  if constexpr (transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 // Of signed bytes, four in a word.
 __device__ inline void mma_16x8x32(std::int32_t (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                    std::uint32_t b1) {

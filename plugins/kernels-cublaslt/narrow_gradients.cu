@@ -48,19 +48,6 @@ struct Shared {
   float d_x[2][warps][group_rows][inner];
 };
 
-__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
 // Packs of a row are permuted, so that ldmatrix finds eight rows in different banks.
 __device__ inline int place(int row, int of_pack) {
   return of_pack ^ (row & 7);
@@ -116,13 +103,14 @@ struct Warp {
     const int row = lane % 8 + lane / 8 % 2 * 8, right = lane / 16; // of the 8 x 8 matrix that the lane's address is of
     uint32_t x[inner / 16][4];
 #pragma unroll
-    for (int m = 0; m < inner / 16; ++m) load_transposed(x[m], &from.x[lane % 8 + lane / 16 * 8][m * 2 + lane / 8 % 2]);
+    for (int m = 0; m < inner / 16; ++m)
+      load_matrices<true>(x[m], shared_address(&from.x[lane % 8 + lane / 16 * 8][m * 2 + lane / 8 % 2]));
 #pragma unroll
     for (int k = 0; k < warp_columns / 16; ++k) {
       const uint4* const at = &from.d_y[row][place(row, 2 * k + right)];
       uint32_t plain[4], transposed[4];
-      load_matrices(plain, at);
-      load_transposed(transposed, at);
+      load_matrices<false>(plain, shared_address(at));
+      load_matrices<true>(transposed, shared_address(at));
 #pragma unroll
       for (int n = 0; n < features; ++n) mma_16x8x16<T>(d_x[n], plain, weight[k][n][0], weight[k][n][1]);
 #pragma unroll

@@ -29,10 +29,6 @@ template <class Element>
 __device__ const Element* key_row(const DeltaRule& rule, int row, int key_head) {
   return query_row<Element>(rule, row, rule.key_heads + key_head);
 }
-template <class Element>
-__device__ const Element* value_row(const DeltaRule& rule, int row, int head) {
-  return query_row<Element>(rule, row, 2 * rule.key_heads + head);
-}
 
 // What a row and a head make of their gates.
 struct RowGates {

@@ -31,19 +31,6 @@ template <int columns>
 using Tiles = float[columns / 8][4]; // of a warp: 16 rows of a matrix
 using Sum = Tiles<columns>;
 
-__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row, std::false_type) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row, std::true_type) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
 // sum += a b. `a` lies in memory as [rows, depth], or [depth, rows] where it is transposed; b as [depth, columns], or
 // [columns, depth] where it is transposed.
 template <class Element, int depth, bool transposed_a, bool transposed_b, int tiles>
@@ -54,13 +41,13 @@ __device__ void multiply(float (&sum)[tiles][4], const Element* a, int a_pitch, 
     std::uint32_t of_a[4];
     const Element* const from_a =
         transposed_a ? a + (step + high + row) * a_pitch + low : a + (low + row) * a_pitch + step + high;
-    load_matrices(of_a, from_a, std::bool_constant<transposed_a>{});
+    load_matrices<transposed_a>(of_a, shared_address(from_a));
 #pragma unroll
     for (int tile = 0; tile < tiles; tile += 2) {
       std::uint32_t of_b[4];
       const Element* const from_b = transposed_b ? b + (8 * tile + high + row) * b_pitch + step + low
                                                  : b + (step + low + row) * b_pitch + 8 * tile + high;
-      load_matrices(of_b, from_b, std::bool_constant<!transposed_b>{});
+      load_matrices<!transposed_b>(of_b, shared_address(from_b));
       mma_16x8x16<Element>(sum[tile], of_a, of_b[0], of_b[1]);
       mma_16x8x16<Element>(sum[tile + 1], of_a, of_b[2], of_b[3]);
     }

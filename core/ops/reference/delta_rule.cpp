@@ -44,7 +44,7 @@ Tensor sum_of_rows(const Tensor& x) {
   return x.sum(-1);
 }
 
-Tensor exact_sum(const Tensor& x, int64_t dimension) {
+Tensor sum_in_float64(const Tensor& x, int64_t dimension) {
   return x.sum(dimension, false, at::kDouble);
 }
 
@@ -210,10 +210,11 @@ Chunked::Gradients Chunked::gradients(const Tensor& d_output) const {
                         sum_of_rows(d_old_keys * scaled(key, since_begin)) + sum_of_rows(d_rated_values * value);
 
   const Tensor pairs = d_corrections * corrections + d_reads * reads,
-               of_end = exact_sum(d_key_of_state * key_of_state, -1);
+               of_end = sum_in_float64(d_key_of_state * key_of_state, -1);
   // Most of these sums cancel.
-  Tensor d_sum = exact_sum(pairs, -1) - exact_sum(pairs, -2) + exact_sum(d_query_of_state * query_of_state, -1) +
-                 exact_sum(d_old_keys * old_keys, -1) - of_end;
+  Tensor d_sum = sum_in_float64(pairs, -1) - sum_in_float64(pairs, -2) +
+                 sum_in_float64(d_query_of_state * query_of_state, -1) + sum_in_float64(d_old_keys * old_keys, -1) -
+                 of_end;
   const Tensor d_whole = (before * d_behind).sum(at::IntArrayRef{-1, -2}) * since_begin.select(-1, chunks.length - 1);
   d_sum.select(-1, chunks.length - 1).add_(of_end.sum(-1)).add_(d_whole);
   const Tensor d_decay =
@@ -286,7 +287,7 @@ void Kernels::delta_rule_backward(const fvlm_call&, const Query& query, const fv
   if (query.rows > 0) {
     const RowChunks chunks(RowPlaces(torch_tensor(a.cu_seqlens), query.rows), query.max_seqlen);
     Chunked pass(torch_tensor(a.qkv), torch_tensor(a.gates), rule, chunks);
-    Tensor states = rule.states_before(CarriedStates(nullptr, nullptr, nullptr), query.segments);
+    Tensor states = rule.states_before(CarriedStates(), query.segments);
     pass.run(states);
     const Chunked::Gradients d = pass.gradients(torch_tensor(a.d_y));
     store(torch_tensor(a.d_qkv), d.rows), store(torch_tensor(a.d_gates), d.gates);

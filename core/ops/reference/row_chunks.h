@@ -38,9 +38,11 @@ struct RowChunks {
   at::Tensor by_rank; // int64 [most chunks of a segment, segments]: its chunk of that rank, or the empty one
 };
 
-// The states of segments with FVLM_WITH_STATES. All tensors may be NULL: states are then zeros, which are not kept.
+// The states of segments with FVLM_WITH_STATES. Without tensors, or where they are NULL, states are zeros that are not
+// kept.
 class CarriedStates {
  public:
+  CarriedStates() = default;
   CarriedStates(const fvlm_tensor* states, const fvlm_tensor* slots, const fvlm_tensor* starts);
   // [segments, ...], where a state has these sizes.
   at::Tensor before(int64_t segments, at::IntArrayRef sizes, const at::TensorOptions& options) const;

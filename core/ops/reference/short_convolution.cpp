@@ -88,9 +88,8 @@ void Kernels::short_convolution_backward(const fvlm_call&, const Query& query, c
   Tensor d_bias = d_weight.sum(1);
   if (query.rows > 0) {
     const RowPlaces places(torch_tensor(a.cu_seqlens), query.rows);
-    const Convolution convolution(
-        x, a.weight, a.bias, places,
-        CarriedStates(nullptr, nullptr, nullptr).before(query.segments, {query.taps - 1, query.width}, x.options()));
+    const Convolution convolution(x, a.weight, a.bias, places,
+                                  CarriedStates().before(query.segments, {query.taps - 1, query.width}, x.options()));
     const Tensor gate = convolution.sum.sigmoid();
     const Tensor d_sum =
         (upcast(a.d_y) * gate * (1 + convolution.sum * (1 - gate))).masked_fill_(places.nowhere.unsqueeze(1), 0);
