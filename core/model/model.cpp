@@ -141,6 +141,7 @@ Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack
   }
   const Value x =
       ops::embed(tape, decoder_->embedding(), shown, pack.sequence, ops.options().dtype, decoder_->token_scale());
+  added.of_tokens = decoder_->token_rows(tape, pack.sequence, ops.options().dtype);
   // Kahan compensation wherever gradients follow: without it some of them have a cosine below 0.999 with float32's.
   return decoder_->forward(tape, ops, x, pack.texts, pass, tape.records(x), added);
 }

@@ -63,7 +63,8 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       places.push_back({0, false, nullptr, true});
       continue;
     }
-    const bool trains = std::ranges::any_of(block, options.trains);
+    const bool trains =
+        std::ranges::any_of(block, [&](const ParameterSpec& spec) { return !spec.is_fixed && options.trains(spec); });
     const int64_t room = trains ? 0 : room_of(block, options);
     const bool is_bfloat16 =
         !trains && room == 0 && options.is_bfloat16 && std::ranges::all_of(block, options.is_bfloat16);

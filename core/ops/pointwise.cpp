@@ -35,6 +35,24 @@ Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compens
   return y;
 }
 
+Value scale_by(Tape& tape, const Value& x, const at::Tensor& factor, at::Tensor* compensation) {
+  at::Tensor scaled;
+  if (compensation && compensation->defined()) {
+    at::Tensor exact = x.data.to(at::kFloat).add_(*compensation).mul_(factor);
+    scaled = exact.to(x.data.scalar_type());
+    *compensation = exact.sub_(scaled).to(x.data.scalar_type());
+  } else {
+    scaled = x.data * factor;
+  }
+  Value y(std::move(scaled), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([factor, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add(d_y * factor);
+  });
+  return y;
+}
+
 Value matmul(Tape& tape, const Value& x, const Weight& weight) {
   Value y(at::mm(x.data, weight.value()), tape.records(x, weight));
   if (!y.requires_grad()) return y;

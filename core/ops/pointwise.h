@@ -10,6 +10,9 @@ at::Tensor widened(const at::Tensor& x);
 // x + residual. compensation: see Operations::rmsnorm.
 Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compensation = nullptr);
 
+// x * factor, a tensor of one number without a gradient. compensation: of x, and then of the result, as of add().
+Value scale_by(Tape& tape, const Value& x, const at::Tensor& factor, at::Tensor* compensation = nullptr);
+
 // x times a parameter [features of x, outputs].
 Value matmul(Tape& tape, const Value& x, const Weight& weight);
 

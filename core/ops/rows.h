@@ -19,7 +19,7 @@ Value gather_repeated_rows(Tape& tape, const Value& x, const at::Tensor& index);
 
 // The layout of a decoder's input: text tokens, which are embedded, and visual tokens between them.
 struct Sequence {
-  at::Tensor tokens;      // int64 [rows]; any valid token where the row is not text
+  at::Tensor tokens;      // int64 [rows]; 0 where the row is not text
   at::Tensor is_text;     // float32 [rows, 1]: 1 or 0
   at::Tensor visual_rows; // int64 [visual tokens]: the row of each; `rows` for padding
 };

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
-                          Gemma2Config, GemmaConfig, Gemma3TextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3_5TextConfig, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -34,6 +34,10 @@ MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 QWEN3_5 = {"head_dim": 16, "rms_norm_eps": 3e-3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
            "linear_value_head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
                                                            "mrope_section": [2, 2, 2], "mrope_interleaved": True}}
+GEMMA4 = {"head_dim": 16, "global_head_dim": 24, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "sliding_window": 8,
+          "final_logit_softcapping": 2.0, "tie_word_embeddings": True, "rope_parameters": {
+              "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.25},
+              "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}}
 MODELS = {
     "llama-default": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}),
     "llama-linear": (LlamaConfig, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}}),
@@ -71,6 +75,10 @@ MODELS = {
     "gemma3-window": (Gemma3TextConfig, {"head_dim": 16, "sliding_window": 40}),
     "gemma3-full": (Gemma3TextConfig, {"head_dim": 16, "attention_bias": True, "final_logit_softcapping": 2.0,
                                        "layer_types": ["full_attention"] * 3}),
+    "gemma4": (Gemma4TextConfig, GEMMA4 | {"num_hidden_layers": 6, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]}),
+    "gemma4-unshared": (Gemma4TextConfig, GEMMA4 | {"attention_bias": True, "hidden_size_per_layer_input": 0, "final_logit_softcapping": None,
+                                                    "tie_word_embeddings": False, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen2-dynamic": (Qwen2Config, {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
     "qwen2-yarn": (Qwen2Config, {"rope_parameters": YARN, "num_key_value_heads": 1}),
@@ -86,9 +94,6 @@ MODELS = {
                                  "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),
     "lfm2-attention": (Lfm2Config, {"block_auto_adjust_ff_dim": False}),
     "lfm2-one-tap": (Lfm2Config, {"full_attn_idxs": [1], "conv_L_cache": 1}),
-    "qwen3_5": (Qwen3_5TextConfig, QWEN3_5 | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
-    "qwen3_5-biases": (Qwen3_5TextConfig, QWEN3_5 | {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
-                                                     "linear_num_key_heads": 4, "linear_conv_kernel_dim": 2}),
     "qwen3_5": (Qwen3_5TextConfig, QWEN3_5 | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
     "qwen3_5-biases": (Qwen3_5TextConfig, QWEN3_5 | {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
                                                      "linear_num_key_heads": 4, "linear_conv_kernel_dim": 2}),
@@ -131,10 +136,13 @@ WITH_HEAD = {Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLW
 
 def draw(model):
     generator = torch.Generator().manual_seed(2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.copy_(0.5 + torch.rand(1, generator=generator))
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("norm.weight"):
-            has_offset = "Gemma" in type(model).__name__ or ("Qwen3_5" in type(model).__name__ and "linear_attn" not in name)
+            has_offset = ("Gemma" in type(model).__name__ and "Gemma4" not in type(model).__name__) or ("Qwen3_5" in type(model).__name__ and "linear_attn" not in name)
             parameter.data = 0.2 * noise + (0 if has_offset else 1)
         elif name.endswith(("bias", "A_log")):
             parameter.data = 0.3 * noise
@@ -228,7 +236,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("granite", "gemma2", "gemma3", "qwen3", "qwen3_5", "lfm2-biases", "nanochat-biases"):
+        for name in ("granite", "gemma2", "gemma3", "gemma4", "qwen3", "qwen3_5", "lfm2-biases", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()
@@ -301,7 +309,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "qwen3_5", "lfm2"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "gemma4", "qwen3_5", "lfm2"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

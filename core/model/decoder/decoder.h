@@ -4,16 +4,19 @@
 #include "model/decoder/kv_pages.h"
 #include "model/part.h"
 #include "model/weights/model_family.h"
+#include "ops/rows.h"
 
 #include <memory>
 #include <vector>
 
 namespace fvlm::model {
 
-// What is added to some rows behind the first layers of a decoder, by DeepStack.
+// What a decoder reads besides its rows. By DeepStack, what is added to some rows behind its first layers; and what its
+// layers have in tables of their own for the tokens.
 struct AddedRows {
   std::vector<Value> by_layer; // [added rows, width], of each of the first layers
   at::Tensor places;           // int64 [added rows]: the row of each; the number of all rows for padding
+  Value of_tokens;             // Decoder::token_rows(); undefined: no row is a token
 };
 
 class Decoder {
@@ -30,6 +33,12 @@ class Decoder {
   virtual double token_scale() const { return 1; }
   // The rows of text tokens, without a gradient.
   at::Tensor embed(const Operations& ops, const at::Tensor& tokens) const;
+  // [rows, columns for all layers] of the tables that layers have of tokens, Gemma 4's for one; undefined: they have
+  // none.
+  virtual Value token_rows(Tape& tape, const ops::Sequence& sequence, at::ScalarType dtype) const {
+    static_cast<void>(tape), static_cast<void>(sequence), static_cast<void>(dtype);
+    return {};
+  }
   // The rows whose products with the head are the logits: last hidden states, divided by logits_scaling().
   Value head_rows(Tape& tape, const Value& hidden) const;
   // Of the last hidden states [rows, width]: [rows, vocabulary]. float32 or wider where there is a softcap.

@@ -1,16 +1,15 @@
 #include "model/weights/blocks.h"
 
-#include "base/error.h"
+#include <algorithm>
 
 namespace fvlm {
 namespace {
 
 constexpr int64_t alignment = 64; // elements
 
-const TensorSpec& spec_of(const WeightLayout& layout, const std::string& name) {
-  for (const TensorSpec& spec : layout.tensors)
-    if (spec.name == name) return spec;
-  throw Error(ErrorKind::internal, "a layer lacks a tensor that is read with others").at(name);
+const TensorSpec* find(const WeightLayout& layout, const std::string& name) {
+  const auto found = std::ranges::find(layout.tensors, name, &TensorSpec::name);
+  return found == layout.tensors.end() ? nullptr : &*found;
 }
 
 } // namespace
@@ -42,7 +41,8 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
       }
     if (!leads) continue;
     ParameterBlock& block = blocks.emplace_back();
-    for (const std::string& name : names) block.push_back({folder + name, spec_of(layout, name).shape});
+    for (const std::string& name : names)
+      if (const TensorSpec* each = find(layout, name)) block.push_back({folder + name, each->shape, each->is_fixed});
   }
   return blocks;
 }

@@ -13,6 +13,7 @@ namespace fvlm {
 struct ParameterSpec {
   std::string name; // as in the model directory, with its folder: "decoder.model.norm.weight"
   std::vector<int64_t> shape;
+  bool is_fixed = false; // it never trains: see TensorSpec
   int64_t elements() const;
 };
 using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this order
@@ -20,7 +21,8 @@ using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this orde
 // Elements that a block occupies in a buffer, padded so that the next block is aligned for wide loads.
 int64_t padded_elements(const ParameterBlock& block);
 
-// Name suffixes of weights that one operation reads as one matrix. A layer that has the first has them all.
+// Name suffixes of weights that one operation reads as one matrix: those of them that a layer has, the first among
+// them.
 using FusedNames = std::vector<std::string>;
 const std::vector<FusedNames>& fused_weights(const VisionConfig& config);
 const std::vector<FusedNames>& fused_weights(const DecoderConfig& config);

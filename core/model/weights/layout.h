@@ -27,6 +27,7 @@ struct TensorSpec {
   // false: it is in files for transformers' sake alone. The model does not use it, and a file may lack it.
   bool parameter = true;
   std::optional<DType> dtype; // none: any floating type
+  bool is_fixed = false;      // a number that the model uses and no training changes: a buffer of transformers
   std::string packed_as;      // scheme, of the codes of a quantized weight: see packed_weight.h
 };
 

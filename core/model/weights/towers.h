@@ -118,6 +118,12 @@ struct DecoderConfig {
   // which reads its rows through a convolution over the last `conv_taps`. Empty: none has.
   std::vector<int64_t> delta_layers;
   int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
+  // Gemma 4's: heads of layers without a window have `global_head_dim` features. The last `num_kv_shared_layers` layers
+  // read the keys and values of an earlier one, and have an MLP of twice the width where `use_double_wide_mlp`. A row
+  // has `hidden_size_per_layer_input` features for each layer besides, of a table of so many tokens; 0: none.
+  int64_t global_head_dim = 0, num_kv_shared_layers = 0, hidden_size_per_layer_input = 0,
+          vocab_size_per_layer_input = 0;
+  bool use_double_wide_mlp = false;
   double rms_norm_eps = 0;
   double initializer_range = 0;                      // for fresh weights
   std::optional<double> embedding_initializer_range; // of the token embedding; absent: initializer_range
@@ -156,6 +162,21 @@ struct DecoderConfig {
     return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
   }
   int64_t convolutions() const { return std::ranges::count(conv_layers, 1); }
+  int64_t head_dim_of(int64_t layer) const {
+    return global_head_dim > 0 && !has_window(layer) ? global_head_dim : head_dim;
+  }
+  // The layer whose keys and values this one reads: itself, or the last one of its type before those that share; -1:
+  // there is none.
+  int64_t kv_layer(int64_t layer) const {
+    const int64_t own = num_hidden_layers - num_kv_shared_layers;
+    if (layer < own) return layer;
+    int64_t found = own - 1;
+    while (found >= 0 && has_window(found) != has_window(layer)) --found;
+    return found;
+  }
+  int64_t mlp_width_of(int64_t layer) const {
+    return intermediate_size * (use_double_wide_mlp && kv_layer(layer) != layer ? 2 : 1);
+  }
   bool has_delta_rule(int64_t layer) const {
     return !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)] != 0;
   }
