@@ -100,8 +100,10 @@ class AttentionFlash : public Attention {
       return refuse("dtype %s is not supported: expected bfloat16, float16 or float32", sdk::name_of(query.dtype));
     if (window_of(query) < 0) return refuse("a window of %d is not supported", window_of(query));
     const int widest = max_paged_head_dim(query.dtype);
-    if (query.head_dim < 8 || query.head_dim > widest || query.head_dim % 8 != 0)
-      return refuse("head_dim %d is not supported: expected a multiple of 8, up to %d", query.head_dim, widest);
+    if (query.head_dim < 8 || query.head_dim > widest || query.head_dim % 8 != 0 ||
+        query.head_dim % numbers_of_piece(query) != 0)
+      return refuse("head_dim %d is not supported: expected a multiple of 8, of 16 beyond 256, up to %d",
+                    query.head_dim, widest);
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
       return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.page_rows < 1 || (query.page_rows & (query.page_rows - 1)) != 0)
@@ -209,7 +211,7 @@ class AttentionFlash : public Attention {
     const auto starts_a_pack = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
     append.has_whole_packs = is_aligned(query, q) && is_aligned(query, k) && is_aligned(query, v) &&
                              starts_a_pack(append.q_norm) && starts_a_pack(append.k_norm) &&
-                             query.rotary_dim / 2 % static_cast<int>(16 / sdk::bytes_of(query.dtype)) == 0;
+                             query.rotary_dim / 2 % numbers_of_piece(query) == 0;
     if (query.rotary_dim > 0 && query.has_frequencies)
       append.frequencies = vector_of<const double>(a.frequencies, query.rotary_dim / 2, "frequencies");
     else if (query.rotary_dim > 0)

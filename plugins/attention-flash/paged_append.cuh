@@ -11,9 +11,8 @@
 namespace fvlm::plugins {
 
 // The numbers at at(0), at(1) and so on.
-template <bool has_whole_packs, class T, class At>
-__device__ Pack<T, pack_size<T>> load_numbers(const T* from, const At& at) {
-  constexpr int pack = pack_size<T>;
+template <bool has_whole_packs, int pack, class T, class At>
+__device__ Pack<T, pack> load_numbers(const T* from, const At& at) {
   Pack<T, pack> numbers;
   if constexpr (has_whole_packs) {
     numbers.load(from + at(0));
@@ -46,9 +45,8 @@ struct Angles {
 };
 
 // A lane's numbers of a vector of the row, normalized and rotated. It reads those that rotate with its own itself.
-template <class T, int lanes, int max_dim>
+template <class T, int lanes, int pack, int max_dim>
 struct RotatedPiece {
-  static constexpr int pack = pack_size<T>;
   using Numbers = Pack<T, pack>;
   const PagedAppend& a;
   const Angles<max_dim>& angles;
@@ -64,8 +62,8 @@ struct RotatedPiece {
       const int d = first + i;
       return d >= a.rotary_dim ? d : d < half ? d + half : d - half;
     };
-    const Numbers loaded = load_numbers<has_whole_packs>(vector, place),
-                  partners = load_numbers<has_whole_packs>(vector, partner);
+    const Numbers loaded = load_numbers<has_whole_packs, pack>(vector, place),
+                  partners = load_numbers<has_whole_packs, pack>(vector, partner);
     float cosine[pack], sine[pack], own[pack], other[pack], factor = 1;
 #pragma unroll
     for (int i = 0; i < pack; ++i) { // while the vector is on its way
@@ -88,8 +86,8 @@ struct RotatedPiece {
     }
     if (weight) {
       float own_weights[pack], other_weights[pack];
-      load_numbers<has_whole_packs>(weight, place).widen(own_weights);
-      load_numbers<has_whole_packs>(weight, partner).widen(other_weights);
+      load_numbers<has_whole_packs, pack>(weight, place).widen(own_weights);
+      load_numbers<has_whole_packs, pack>(weight, partner).widen(other_weights);
 #pragma unroll
       for (int i = 0; i < pack; ++i) own[i] *= own_weights[i], other[i] *= other_weights[i];
     }
@@ -107,9 +105,9 @@ struct AppendedRow {
   alignas(16) T at[heads + 2][max_dim];
 
   // A warp loads each vector in turn. count: of queries.
-  template <int lanes>
+  template <int lanes, int pack>
   __device__ void load(const PagedProblem& p, const PagedAppend& a, int row, int kv_head, int first_head, int count,
-                       const RotatedPiece<T, lanes, max_dim>& piece) {
+                       const RotatedPiece<T, lanes, pack, max_dim>& piece) {
     const int warps = static_cast<int>(blockDim.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
     for (int vector = static_cast<int>(threadIdx.x) / warp_size; vector < count + 2; vector += warps) {
       const bool is_k = vector == count, is_v = vector == count + 1;

@@ -7,10 +7,10 @@
 // normalized, rotated and rounded. The warp that has the last key reads it there and writes it to its page. The other
 // keys are on their way before the kernel that makes these rows is done.
 //
-// Within a warp, `lanes` threads hold one key, 16 bytes each; 32 / lanes keys are read at once, `unroll` times in
-// flight. Each such thread has a running maximum and sum of its own (online softmax). Few rows take a block for each
-// query head, whose threads have twice the keys on the way; many rows take smaller blocks, of which more are on the
-// device at once.
+// Within a warp, `lanes` threads hold one key, `pack` numbers each, which are 16 bytes, or 32 of the widest heads; 32 /
+// lanes keys are read at once, `unroll` times in flight. Each such thread has a running maximum and sum of its own
+// (online softmax). Few rows take a block for each query head, whose threads have twice the keys on the way; many rows
+// take smaller blocks, of which more are on the device at once.
 #include "common/cuda_cluster.cuh"
 #include "common/cuda_dependent_launch.cuh"
 #include "paged_append.cuh"
@@ -37,10 +37,13 @@ struct Middle { // more rows, where a key head has one query head
 struct Dense { // many such rows
   static constexpr int warps = 3, unroll = 2, batches = 1, blocks = 8;
 };
+struct Wide { // heads whose threads hold 32 bytes of a key, two heads a block
+  static constexpr int warps = 8, unroll = 2, batches = 1, blocks = 1;
+};
 
-// The room for a head of which `lanes` threads hold 16 bytes each.
-template <class T, int lanes>
-inline constexpr int widest = lanes* pack_size<T> > 128 ? lanes* pack_size<T> : 128;
+// The room for a head of which `lanes` threads hold `pack` numbers each.
+template <int lanes, int pack>
+inline constexpr int widest = lanes* pack > 128 ? lanes* pack : 128;
 
 // Fewer keys than this are not worth another block of the cluster: where a block has several query heads, and one.
 constexpr int min_keys_per_block = 128, min_keys_of_one_head = 256;
@@ -95,17 +98,16 @@ struct PartialSums {
 };
 
 // Keys and values of a thread on their way.
-template <class T, int unroll>
+template <class T, int pack, int unroll>
 struct Batch {
-  Pack<T, pack_size<T>> k[unroll], v[unroll];
+  Pack<T, pack> k[unroll], v[unroll];
 };
 
-template <class T, int lanes, int heads, int unroll>
+template <class T, int lanes, int pack, int heads, int unroll>
 struct Rows {
-  static constexpr int pack = pack_size<T>, keys_at_once = warp_size / lanes, step = unroll * keys_at_once,
-                       max_dim = widest<T, lanes>;
+  static constexpr int keys_at_once = warp_size / lanes, step = unroll * keys_at_once, max_dim = widest<lanes, pack>;
   using Numbers = Pack<T, pack>;
-  using Keys = Batch<T, unroll>;
+  using Keys = Batch<T, pack, unroll>;
   float maximum[heads], sum[heads], values[heads][pack], q[heads][pack];
 
   // query: this lane's piece.
@@ -301,11 +303,11 @@ __device__ void finish_cluster(const PagedProblem& p, const BlockSums<heads, max
   Cluster::wait();
 }
 
-template <class T, int lanes, int heads, bool appends, class Size>
+template <class T, int lanes, int pack, int heads, bool appends, class Size>
 __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
     paged_attention_kernel(const __grid_constant__ PagedProblem p,
                            const __grid_constant__ std::conditional_t<appends, PagedAppend, Nothing> a) {
-  constexpr int max_dim = widest<T, lanes>;
+  constexpr int max_dim = widest<lanes, pack>;
   __shared__ PartialSums<Size::warps, heads, max_dim> of_warps;
   __shared__ BlockSums<heads, max_dim> of_block;
   if constexpr (!appends) start_next_kernel();
@@ -320,11 +322,11 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
       first_step = Angles<max_dim>::step_of(a, static_cast<int>(threadIdx.x));
   const Share share = share_of_block(p.window > 0 ? max(length - p.window, 0) : 0, length);
 
-  using Own = Rows<T, lanes, heads, Size::unroll>;
+  using Own = Rows<T, lanes, pack, heads, Size::unroll>;
   const int piece = lane % lanes, first_key = share.begin + warp * Own::step + lane / lanes;
   const int stride = warps * Own::step; // from a batch of a warp to its next
-  const bool has_piece = piece * Own::pack < p.head_dim;
-  const int offset = has_piece ? piece * Own::pack : 0;
+  const bool has_piece = piece * pack < p.head_dim;
+  const int offset = has_piece ? piece * pack : 0;
   if (share.begin >= share.end) {
     wait_for_previous_kernel();
     if constexpr (appends) start_next_kernel();
@@ -345,7 +347,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
       angles.find(a, first_step, last);
       has_last = share.end == length && (last - share.begin) / Own::step % warps == warp;
       __syncthreads();
-      const RotatedPiece<T, lanes, max_dim> own_piece{a, angles, offset, has_piece};
+      const RotatedPiece<T, lanes, pack, max_dim> own_piece{a, angles, offset, has_piece};
       wait_for_previous_kernel();
       start_next_kernel();
       appended.load(p, a, row, kv_head, first_head, count, own_piece);
@@ -384,7 +386,7 @@ __global__ void __launch_bounds__(Size::warps* warp_size, Size::blocks)
   finish_cluster(p, of_block, out, count);
 }
 
-template <class T, int lanes, int heads, class Size>
+template <class T, int lanes, int pack, int heads, class Size>
 void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, const PagedAppend* append) {
   p.tiles = (p.group + heads - 1) / heads;
   cudaLaunchConfig_t config{};
@@ -401,21 +403,23 @@ void enqueue(const fvlm_call& call, const PagedLaunch& launch, PagedProblem p, c
   }
   if (launch.starts_early) attributes[config.numAttrs++] = may_start_early();
   if (append)
-    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, true, Size>, p, *append),
+    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, pack, heads, true, Size>, p, *append),
                     "launch");
   else
-    sdk::check_cuda(cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, heads, false, Size>, p, Nothing{}),
-                    "launch");
+    sdk::check_cuda(
+        cudaLaunchKernelEx(&config, paged_attention_kernel<T, lanes, pack, heads, false, Size>, p, Nothing{}),
+        "launch");
 }
 
 template <class T, int lanes>
 void enqueue_heads(const fvlm_call& call, const PagedLaunch& launch, const PagedProblem& p, const PagedAppend* append) {
+  constexpr int pack = pack_size<T>;
   if constexpr (sizeof(T) == 2)
-    if (launch.is_dense) return enqueue<T, lanes, 1, Dense>(call, launch, p, append);
-  if (launch.has_heads_apart) return enqueue<T, lanes, 1, Quick>(call, launch, p, append);
-  if (p.group == 1) return enqueue<T, lanes, 1, Middle>(call, launch, p, append);
-  if (p.group % 4 == 0) return enqueue<T, lanes, 4, Roomy>(call, launch, p, append);
-  enqueue<T, lanes, 3, Roomy>(call, launch, p, append);
+    if (launch.is_dense) return enqueue<T, lanes, pack, 1, Dense>(call, launch, p, append);
+  if (launch.has_heads_apart) return enqueue<T, lanes, pack, 1, Quick>(call, launch, p, append);
+  if (p.group == 1) return enqueue<T, lanes, pack, 1, Middle>(call, launch, p, append);
+  if (p.group % 4 == 0) return enqueue<T, lanes, pack, 4, Roomy>(call, launch, p, append);
+  enqueue<T, lanes, pack, 3, Roomy>(call, launch, p, append);
 }
 
 } // namespace
@@ -450,7 +454,10 @@ void paged_attention(const fvlm_call& call, fvlm_dtype dtype, const PagedLaunch&
     const int pieces = p.head_dim / pack_size<T>;
     if (pieces <= 8) return enqueue_heads<T, 8>(call, launch, p, append);
     if (pieces <= 16) return enqueue_heads<T, 16>(call, launch, p, append);
-    enqueue_heads<T, 32>(call, launch, p, append);
+    if (pieces <= 32) return enqueue_heads<T, 32>(call, launch, p, append);
+    constexpr int pack = 2 * pack_size<T>;
+    if (p.group == 1 || launch.has_heads_apart) return enqueue<T, 32, pack, 1, Wide>(call, launch, p, append);
+    enqueue<T, 32, pack, 2, Wide>(call, launch, p, append);
   });
 }
 

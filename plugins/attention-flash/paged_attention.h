@@ -7,9 +7,14 @@
 
 namespace fvlm::plugins {
 
-// A warp holds a key, 16 bytes a thread.
+// A warp holds a key, 16 bytes a thread, or 32 of heads that are wider than that.
 constexpr int max_paged_head_dim(fvlm_dtype dtype) {
-  return 32 * 128 / dtype.bits;
+  return 2 * 32 * 128 / dtype.bits;
+}
+// Numbers of a head that a thread holds.
+constexpr int numbers_of_piece(const fvlm_paged_attention_query& query) {
+  const int in_16_bytes = 128 / query.dtype.bits;
+  return query.head_dim > 32 * in_16_bytes ? 2 * in_16_bytes : in_16_bytes;
 }
 
 // Pointers, and strides in elements.

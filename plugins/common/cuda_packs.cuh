@@ -22,7 +22,7 @@ inline constexpr int pack_size = 16 / static_cast<int>(sizeof(Element));
 template <class Element, int count>
 struct Pack {
   static constexpr int words = count * static_cast<int>(sizeof(Element)) / 4;
-  struct alignas(words * 4) Words {
+  struct alignas(words < 4 ? words * 4 : 16) Words { // wider ones are read in pieces of 16 bytes
     std::uint32_t at[words];
   };
   Words bits;

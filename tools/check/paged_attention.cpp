@@ -315,12 +315,12 @@ Outcome paged_head_dims(Context& context) {
 
 Outcome paged_wider_heads(Context& context) {
   std::vector<PagedCase> cases;
-  for (const int head_dim : {129, 136, 192, 256})
+  for (const int head_dim : {129, 136, 192, 256, 320, 512})
     for (const int heads : {1, 3, 8})
       for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})
         cases.push_back({.dtype = type, .heads_q = heads, .heads_kv = 1, .head_dim = head_dim, .keys = {50, 3, 700}});
   std::erase_if(cases, [&](const PagedCase& one) { return !refusal(context, paged_trial(one)).empty(); });
-  if (cases.empty()) return not_applicable("supports_paged() takes none of 129, 136, 192 and 256");
+  if (cases.empty()) return not_applicable("supports_paged() takes none of 129, 136, 192, 256, 320 and 512");
   return expect_correct(context, trials_of(cases, paged_trial));
 }
 
@@ -383,6 +383,7 @@ Outcome paged_append(Context& context, bool captured) {
       {.keys = {50, 33, 18}, .sequences = {2, -5, 0, 1 << 30, 1}, .lengths = {17, 0, 49, 0, 33}, .rotary_dim = 64},
       {.heads_q = 8, .heads_kv = 1, .head_dim = 128, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 128},
       {.heads_q = 4, .heads_kv = 1, .head_dim = 256, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 256},
+      {.heads_q = 3, .heads_kv = 1, .head_dim = 512, .keys = {40, 300}, .qk_norm = true, .rotary_dim = 256},
       {.heads_q = 3, .heads_kv = 1, .head_dim = 192, .keys = {40, 300}, .frequencies = true, .rotary_dim = 192},
       {.heads_q = 4, .heads_kv = 2, .inverse = true, .qk_norm = true, .norm_weights = false, .rotary_dim = 64},
       {.head_dim = 96, .keys = {513, 20}, .frequencies = true, .rotary_dim = 32},
@@ -431,7 +432,7 @@ std::vector<Check> paged_attention_checks() {
       {"paged_prompts", "many rows of one sequence, between rows of others", paged_prompts, plain + ",paged_pages"},
       {"paged_groups", "query heads share key heads in order", paged_groups, plain},
       {"paged_head_dims", "head_dim 8 to 128", paged_head_dims, plain},
-      {"paged_wider_heads", "head_dim up to 256, as far as supports_paged() says yes", paged_wider_heads, plain},
+      {"paged_wider_heads", "head_dim up to 512, as far as supports_paged() says yes", paged_wider_heads, plain},
       {"paged_lengths", "sequences of up to 4099 keys, and many sequences", paged_lengths, plain},
       {"paged_windows", "rows that attend to the last keys alone, where features say so", paged_windows,
        plain + ",paged_lengths"},
