@@ -47,7 +47,7 @@ function fvlm.recipe(table) end
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM. In pixels. Default: `224`.
 ---@field adapters? fvlm.Lora|(fvlm.Lora)[] Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
@@ -270,6 +270,19 @@ function fvlm.mistral3(table) end
 ---@param table fvlm.Lfm2Vl
 ---@return fvlm.Lfm2Vl
 function fvlm.lfm2_vl(table) end
+
+---The mean of every square of patches times the root of its width, an RMSNorm without a weight and a matrix, as in
+---Gemma 4.
+---@class fvlm.Gemma4
+---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `3`.
+---@field standardize? boolean Subtract a bias from the means and multiply them by a scale before the norm: numbers of the imported model, which do not train. Default: `false`.
+---@field norm_eps? number The epsilon of the norm. Default: `1e-6`.
+
+---The mean of every square of patches times the root of its width, an RMSNorm without a weight and a matrix, as in
+---Gemma 4.
+---@param table fvlm.Gemma4
+---@return fvlm.Gemma4
+function fvlm.gemma4(table) end
 
 ---Learned latents attend to the bytes of a text, and an adapter takes them to the decoder, as loud as its own
 ---embeddings: LatentWire. The encoder is fvlm.bytes.

@@ -77,7 +77,7 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
     const WeightLayout layout = described.layout(part);
     GroupLine base{.name = part.name + " (base)"};
     for (const TensorSpec& spec : layout.tensors)
-      if (spec.parameter && !(part.adapter && part.adapter->saves(spec.name)))
+      if (spec.parameter && !spec.is_fixed && !(part.adapter && part.adapter->saves(spec.name)))
         add(part.adapter ? base : line_of(part.name + "." + spec.name), spec);
     if (!part.adapter) continue;
     bases.push_back(base);

@@ -95,6 +95,8 @@ Around tokens_around(TileForm form) {
     return {"<|image_start|>", "<|image_end|>"};
   case TileForm::paddleocr:
     return {"<|IMAGE_START|>", "<|IMAGE_END|>"};
+  case TileForm::gemma4:
+    return {"<|image>", "<image|>"};
   default:
     return {};
   }
@@ -279,6 +281,7 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   case TileForm::internvl:
   case TileForm::qwen2_vl:
   case TileForm::paddleocr:
+  case TileForm::gemma4:
     return rows_between(tokenizer, tokens_around(form), grid.frames() * rows_per_frame);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);

@@ -78,6 +78,13 @@ Weight Weight::as_matrix() const {
   return matrix;
 }
 
+Weight Weight::as_rows() const {
+  Weight rows = *this;
+  rows.value_ = value_.flatten(0, -2);
+  if (requires_grad()) rows.gradient_ = gradient_.flatten(0, -2);
+  return rows;
+}
+
 Weight Weight::plus_one() const {
   Weight sum = *this;
   sum.value_ = value_ + 1;

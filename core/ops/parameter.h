@@ -51,6 +51,8 @@ class Weight {
 
   // The same memory as [first dimension, product of the others], to use a convolution's weight in a linear.
   Weight as_matrix() const;
+  // The same memory as [product of all dimensions but the last, the last one].
+  Weight as_rows() const;
   // Read as 1 + its value, which is computed now; the gradient stays that of the parameter.
   Weight plus_one() const;
   // Rows [first, first + count) of a single parameter, such as the query's part of a fused projection. The first write

@@ -1,6 +1,7 @@
 #include "ops/pointwise.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -49,6 +50,16 @@ Value scale_by(Tape& tape, const Value& x, const at::Tensor& factor, at::Tensor*
   tape.push([factor, in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->add(d_y * factor);
+  });
+  return y;
+}
+
+Value clamp(Tape& tape, const Value& x, const at::Tensor& least, const at::Tensor& most) {
+  Value y(at::clamp(x.data, least, most), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([outside = x.data != y.data, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add(d_y.masked_fill(outside, 0));
   });
   return y;
 }

@@ -13,6 +13,9 @@ Value add(Tape& tape, const Value& x, const Value& residual, at::Tensor* compens
 // x * factor, a tensor of one number without a gradient. compensation: of x, and then of the result, as of add().
 Value scale_by(Tape& tape, const Value& x, const at::Tensor& factor, at::Tensor* compensation = nullptr);
 
+// x within bounds, tensors of one number without a gradient. x has one where it is within them.
+Value clamp(Tape& tape, const Value& x, const at::Tensor& least, const at::Tensor& most);
+
 // x times a parameter [features of x, outputs].
 Value matmul(Tape& tape, const Value& x, const Weight& weight);
 

@@ -131,6 +131,19 @@ Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& shares, at:
   return y;
 }
 
+Value swap_inner_quarters(Tape& tape, const Value& x, int64_t head_dim) {
+  const auto swapped = [head_dim](const at::Tensor& rows) {
+    return rows.unflatten(1, {-1, 2, 2, head_dim / 4}).transpose(2, 3).flatten(1);
+  };
+  Value y(swapped(x.data), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([swapped, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add(swapped(d_y));
+  });
+  return y;
+}
+
 Value join_columns(Tape& tape, const std::vector<Value>& values) {
   std::vector<at::Tensor> data;
   std::vector<std::pair<std::shared_ptr<Gradient>, int64_t>> ins; // with their columns

@@ -39,6 +39,9 @@ Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& index, cons
 // The same of all rows of the table: shares [rows, rows of the table].
 Value mix_rows_of(Tape& tape, const Weight& table, const at::Tensor& shares, at::ScalarType dtype);
 
+// The second and the third quarter of each head in each other's place.
+Value swap_inner_quarters(Tape& tape, const Value& x, int64_t head_dim);
+
 // The columns of all values side by side.
 Value join_columns(Tape& tape, const std::vector<Value>& values);
 

@@ -10,7 +10,9 @@ std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage,
   for (ops::Parameter& parameter : parameters.all()) {
     if (parameter.in_base) continue;
     const std::string name = group_of(model, directory_name(parameter.name));
-    std::ranges::find(groups, name, &Group::name)->parameters.push_back(&parameter);
+    Group& group = *std::ranges::find(groups, name, &Group::name);
+    if (group.trained && !parameter.gradient.defined()) continue; // a fixed one: see TensorSpec
+    group.parameters.push_back(&parameter);
   }
   for (const Group& group : groups)
     if (group.parameters.empty() && model.groups.contains(group.name)) budget::refuse_empty_group(group.name);

@@ -290,13 +290,14 @@ TEST(OwnTemplate, ErrorsNameTheFileAndTheLine) {
 }
 
 TEST(OwnTemplate, ImagesBecomeWhatTheTemplateWritesForThem) {
-  for (const char* name : {"smolvlm", "llava", "qwen2vl", "qwen3_5", "idefics3", "gemma3", "ministral3"}) {
+  for (const char* name : {"smolvlm", "llava", "qwen2vl", "qwen3_5", "idefics3", "gemma3", "gemma4", "ministral3"}) {
     const ChatFolder folder(
         Json{{"chat_template", read_file(fs::path(FVLM_CHAT_TEMPLATES) / (std::string(name) + ".jinja"))}});
     const auto tokens = encode(folder, {{"user", "what?", 2}, {"assistant", "abc"}});
     const std::string text = folder.tokenizer().decode(tokens.ids);
     const std::string token = std::string(name).starts_with("qwen") ? "<|image_pad|>"
                               : std::string(name) == "gemma3"       ? "<start_of_image>"
+                              : std::string(name) == "gemma4"       ? "<|image|>"
                               : std::string(name) == "ministral3"   ? "[IMG]"
                                                                     : "<image>";
     int images = 0;

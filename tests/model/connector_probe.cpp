@@ -111,7 +111,8 @@ void probe(const nlohmann::json& config, const Safetensors& weights, const Safet
   seen.tokens.gradient->add(tensor_over(in.at("d_rows")).clone());
   tape.backward();
   parameters.zero_missing_gradients();
-  for (const auto& parameter : parameters.all()) all[parameter.name] = parameter.gradient;
+  for (const auto& parameter : parameters.all())
+    if (parameter.gradient.defined()) all[parameter.name] = parameter.gradient;
   all["d_hidden"] = hidden.gradient->take().view(given.sizes());
   write_tensors(out, all);
 }

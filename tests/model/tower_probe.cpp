@@ -44,7 +44,8 @@ void finish(Tower& tower, Tape& tape, const Value& hidden, const Safetensors& in
   hidden.gradient->add(tensor_over(in.at("d_hidden")).clone());
   tape.backward();
   tower.parameters.zero_missing_gradients();
-  for (const auto& parameter : tower.parameters.all()) all[parameter.name.substr(folder.size())] = parameter.gradient;
+  for (const auto& parameter : tower.parameters.all())
+    if (parameter.gradient.defined()) all[parameter.name.substr(folder.size())] = parameter.gradient;
   write_tensors(out, all);
 }
 

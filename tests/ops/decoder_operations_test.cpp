@@ -272,3 +272,26 @@ TEST(DecoderOperations, ConvolutionsOverPagesAreThoseOfWholeSequences) {
   };
   pass({0, 7, 8}), pass({1, 2, 3}), pass({9}), pass({4, 10}), pass({5}), pass({6});
 }
+
+TEST(DecoderOperations, ClippedNumbersHaveNoGradient) {
+  Bench b;
+  const Value x = b.input({4, 5});
+  const Tensor least = at::tensor(-0.4, at::kDouble), most = at::tensor(0.6, at::kDouble);
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{clamp(tape, x, least, most)}; });
+  Tape tape;
+  const Value line(at::tensor({-1.0, -0.4, 0.1, 0.6, 2.0}, at::kDouble), true), y = clamp(tape, line, least, most);
+  expect_close(y.data, at::tensor({-0.4, -0.4, 0.1, 0.6, 0.6}, at::kDouble), 0, "values");
+  y.gradient->add(at::full({5}, 3, at::kDouble));
+  tape.backward();
+  expect_close(line.gradient->take(), at::tensor({0, 3, 3, 3, 0}, at::kDouble), 0,
+               "gradients, which bounds themselves have");
+}
+
+TEST(DecoderOperations, InnerQuartersOfHeadsAreSwapped) {
+  Bench b;
+  const Value x = b.input({3, 16});
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{swap_inner_quarters(tape, x, 8)}; });
+  Tape none(Tape::Mode::forward_only);
+  const Tensor order = at::tensor({0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15}, at::kLong);
+  expect_close(swap_inner_quarters(none, x, 8).data, x.data.index_select(1, order), 0, "columns");
+}

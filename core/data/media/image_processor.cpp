@@ -146,6 +146,21 @@ ImageSize by_longest_sides(ImageSize image, int64_t cell, ImageSize most) {
   return {multiple(image.height, cell), multiple(image.width, cell)};
 }
 
+// The largest size of whole cells that has the image's aspect ratio, but for rounding, and at most so many pixels.
+ImageSize by_most_pixels(ImageSize image, int64_t cell, int64_t max_pixels) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width),
+             scale = std::sqrt(static_cast<double>(max_pixels) / (height * width));
+  const auto cells = [&](double length) {
+    return static_cast<int64_t>(std::floor(length * scale / static_cast<double>(cell)));
+  };
+  ImageSize size{cells(height), cells(width)};
+  // Narrower than a cell.
+  const int64_t longest = max_pixels / (cell * cell);
+  if (size.height == 0) size = {1, std::min(image.width / image.height, longest)};
+  if (size.width == 0) size = {std::min(image.height / image.width, longest), 1};
+  return {size.height * cell, size.width * cell};
+}
+
 // The size of the frames of a video. Numbers are truncated where transformers does it.
 ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
   const VideoProcessor& video = *processor.video;
@@ -244,6 +259,9 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
       break;
     case TileForm::lfm2_vl:
       set_cells_or_tiles(processor, image, sizes);
+      break;
+    case TileForm::gemma4:
+      sizes.tiled = by_most_pixels(image, *processor.tile, processor.max_pixels);
       break;
     case TileForm::pixtral:
     case TileForm::lighton_ocr:

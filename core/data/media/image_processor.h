@@ -3,8 +3,8 @@
 //
 // An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
 // into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
-// Qwen2-VL, Pixtral and LightOnOCR it is cut into cells of a few patches, and nothing else follows. With LFM2-VL it is
-// cut into cells, too, and a large one into tiles first, behind which the whole image follows.
+// Qwen2-VL, Pixtral, LightOnOCR and Gemma 4 it is cut into cells of a few patches, and nothing else follows. With
+// LFM2-VL it is cut into cells, too, and a large one into tiles first, behind which the whole image follows.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -73,6 +73,8 @@ struct ImageProcessor {
   // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
   // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
+  // gemma4: tiles are cells; the image grows or shrinks in proportion until it has max_pixels, and both sides are
+  // rounded down to multiples of cells.
   // paddleocr: as qwen2_vl, after an image that is smaller than a cell has grown to one.
   // lfm2_vl: as qwen2_vl. An image of more than `split_pixels` becomes the one of min_tiles to max_tiles tiles of
   // tile_cells cells a side whose aspect ratio is closest, and with `adds_whole` the whole image behind them.
@@ -133,8 +135,8 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Qwen2-VL, Pixtral, LFM2-VL and
-// PaddleOCR-VL are supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Gemma 4, Qwen2-VL, Pixtral, LFM2-VL
+// and PaddleOCR-VL are supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws
 // Error(data) with every option that is not. Nothing where the folder has neither of these, or its config.json is
 // DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);

@@ -11,7 +11,7 @@ using Resize = ImageProcessor::Resize;
 
 inline constexpr int64_t max_edge = 1 << 14, most_patches = 64; // of a cell along each side
 inline constexpr std::array<double, 3> clip_mean{0.48145466, 0.4578275, 0.40821073},
-    clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5};
+    clip_deviation{0.26862954, 0.26130258, 0.27577711}, half{0.5, 0.5, 0.5}, zero{0, 0, 0}, one{1, 1, 1};
 
 // A class of image processors, with what holds where a config leaves an option out: CLIP's, unless it says otherwise.
 struct ProcessorClass {
@@ -86,6 +86,7 @@ inline constexpr ProcessorClass families[]{
      .mean = half,
      .deviation = half,
      .patch = 16},
+    {.type = "Gemma4ImageProcessor", .tile_form = TileForm::gemma4, .mean = zero, .deviation = one, .patch = 16},
     {.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384, .tile_form = TileForm::internvl},
     of_videos("Qwen2VLVideoProcessor", 14, clip_mean, clip_deviation),
     of_videos(qwen3_videos, 16, half, half),
@@ -120,5 +121,8 @@ inline constexpr std::array lfm2_keys{
     "downsample_factor",       "min_tiles", "max_tiles",          "use_thumbnail",   "min_image_tokens",
     "max_image_tokens",        "tile_size", "encoder_patch_size", "max_num_patches", "max_pixels_tolerance",
     "use_image_special_tokens"};
+
+// Of Gemma 4.
+inline constexpr std::array gemma4_keys{"max_soft_tokens", "pooling_kernel_size"};
 
 } // namespace fvlm::image_processors

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -34,12 +35,16 @@ class Reader {
     if (of_videos) known.insert(known.end(), video_keys.begin(), video_keys.end());
     const bool is_of_lfm2 = family_->tile_form == TileForm::lfm2_vl;
     if (is_of_lfm2) known.insert(known.end(), lfm2_keys.begin(), lfm2_keys.end());
+    const bool is_of_gemma4 = family_->tile_form == TileForm::gemma4;
+    if (is_of_gemma4) known.insert(known.end(), gemma4_keys.begin(), gemma4_keys.end());
     reader_.refuse_unknown(known);
     read_filter();
     if (family_->tile_form == TileForm::pixtral) {
       read_cells_of_pixtral();
     } else if (is_of_lfm2) {
       read_cells_of_lfm2();
+    } else if (is_of_gemma4) {
+      read_cells_of_gemma4();
     } else if (family_->has_cells()) {
       read_cells();
     } else {
@@ -47,6 +52,7 @@ class Reader {
       read_crop_and_tiles();
     }
     read_values();
+    if (is_of_gemma4) to_both_signs();
     reader_.refuse_unless(reader_.flag("do_convert_rgb", true), "do_convert_rgb", "encoders read RGB images");
     reader_.refuse_unless(reader_.text("data_format", "channels_first") == "channels_first", "data_format",
                           "frames are [channels, height, width]");
@@ -322,6 +328,30 @@ class Reader {
     out_.split_pixels = static_cast<double>(out_.max_pixels) * tolerance;
   }
 
+  void read_cells_of_gemma4() {
+    for (const char* key : {"min_pixels", "max_pixels", "temporal_patch_size", "merge_size", "spatial_merge_size"})
+      reader_.refuse_unless(!reader_.has(key), key, "this processor has no such option");
+    out_.tile_form = TileForm::gemma4;
+    out_.splits_into_tiles = true;
+    require_whole_cells();
+    const int64_t cell = reader_.whole("patch_size", family_->patch, 1, max_edge) *
+                         reader_.whole("pooling_kernel_size", 3, 1, most_patches),
+                  tokens = reader_.whole("max_soft_tokens", 280, 1, 1120);
+    constexpr std::array<int64_t, 5> choices{70, 140, 280, 560, 1120};
+    reader_.refuse_unless(std::ranges::count(choices, tokens) > 0, "max_soft_tokens",
+                          fmt::format("one of {} is", fmt::join(choices, ", ")));
+    out_.tile = cell;
+    out_.max_pixels = tokens * cell * cell;
+  }
+
+  // Its models read values from 0 to 1, of which they make values from -1 to 1 themselves.
+  void to_both_signs() {
+    for (size_t i = 0; i < 3; ++i) {
+      out_.deviation[i] /= 2;
+      out_.mean[i] += out_.deviation[i];
+    }
+  }
+
   void require_whole_cells() {
     reader_.refuse_unless(reader_.flag("do_resize", true), "do_resize", "both sides are multiples of a cell");
     reader_.refuse_unless(!reader_.flag("do_center_crop", false), "do_center_crop", "this processor does not crop");
@@ -410,7 +440,7 @@ class Reader {
     if (reader_.flag("do_rescale", true)) out_.rescale_factor = factor;
     const std::array<double, 3> mean = channels("image_mean", family_->mean, -1e4, 1e4),
                                 deviation = channels("image_std", family_->deviation, 1e-6, 1e4);
-    if (!reader_.flag("do_normalize", true)) return;
+    if (!reader_.flag("do_normalize", family_->tile_form != TileForm::gemma4)) return;
     for (size_t i = 0; i < 3; ++i) {
       out_.mean[i] = static_cast<float>(mean[i]);
       out_.deviation[i] = static_cast<float>(deviation[i]);

@@ -1,6 +1,7 @@
 #include "model/encoder/cell_vit.h"
 
 #include "base/error.h"
+#include "ops/gates.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
 
@@ -8,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/concat.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -33,14 +35,17 @@ constexpr const char* squares_map = "encoder.squares";
 constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
 
 // By the line and by the column of a patch, which share a head's frequencies evenly.
-ops::Rotary rotary_of(const VisionConfig& config, bool frequencies_alternate, const at::Device& device) {
+ops::Rotary rotary_of(const VisionConfig& config, const CellVit::Traits& traits, const at::Device& device) {
   const int64_t half = config.head_dim() / 2, own = half / 2;
   const at::Tensor axes = at::zeros({2, half}, at::kDouble);
   auto frequencies = axes.accessor<double, 2>();
   for (int64_t i = 0; i < own; ++i) {
-    const auto frequency = [&](double place) { return std::pow(10000.0, -place / static_cast<double>(half)); };
-    frequencies[0][i] = frequency(static_cast<double>(2 * i));
-    frequencies[1][own + i] = frequency(static_cast<double>(2 * i + (frequencies_alternate ? 1 : 0)));
+    const auto frequency = [&](double place) {
+      return std::pow(config.rope_theta, -place / static_cast<double>(half));
+    };
+    const int64_t first = traits.normed_branches ? 1 : 0; // axis
+    frequencies[first][i] = frequency(static_cast<double>(2 * i));
+    frequencies[1 - first][own + i] = frequency(static_cast<double>(2 * i + (traits.frequencies_alternate ? 1 : 0)));
   }
   ops::Rotary rotary{.dimensions = config.head_dim()};
   rotary.axes = axes.to(device);
@@ -149,18 +154,33 @@ struct LearnedPositions {
   }
 };
 
+// The linears that one product reads together.
+Operations::Layer fused(Parameters& parameters, const std::string& stem, const std::vector<const char*>& names,
+                        bool biases) {
+  const auto all = [&](const char* suffix) {
+    std::vector<std::string> full;
+    full.reserve(names.size());
+    for (const char* name : names) full.push_back(stem + name + suffix);
+    return parameters.fused(full);
+  };
+  return {all(".weight"), biases ? all(".bias") : ops::Weight()};
+}
+
 } // namespace
 
 CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters)
     : config_(config), is_gated_(traits.up.size() == 2), rotates_(traits.rotates), channels_last_(traits.channels_last),
+      norms_branches_(traits.normed_branches),
       patch_weight_(parameters.weight("vision." + std::string(traits.patch) + ".weight").as_matrix()),
-      rotary_(rotary_of(config, traits.frequencies_alternate, patch_weight_.value().device())) {
+      rotary_(rotary_of(config, traits, patch_weight_.value().device())) {
   const std::string vision = "vision.";
   const auto norm = [&](const std::string& stem) -> VitNorm {
     return {parameters.weight(stem + ".weight"), config.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"),
             config.layer_norm_eps};
   };
-  if (traits.position) {
+  if (config.position_embedding_size > 0) {
+    position_ = parameters.weight(vision + traits.position).as_rows();
+  } else if (traits.position) {
     patch_bias_ = parameters.weight(vision + traits.patch + ".bias");
     position_ = parameters.weight(vision + traits.position + ".weight");
   }
@@ -168,24 +188,39 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
   if (traits.output_norm) output_norm_ = norm(vision + traits.output_norm);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string stem = fmt::format("{}{}{}.", vision, traits.layers, i);
-    // The linears that one product reads together.
-    const auto linear = [&](const std::vector<const char*>& names) -> Operations::Layer {
-      const auto all = [&](const char* suffix) {
-        std::vector<std::string> full;
-        full.reserve(names.size());
-        for (const char* name : names) full.push_back(stem + name + suffix);
-        return parameters.fused(full);
-      };
-      return {all(".weight"), traits.biases ? all(".bias") : ops::Weight()};
+    // Each by itself, or as one product reads them together.
+    const auto linears = [&](const std::vector<const char*>& names) {
+      std::vector<Linear> all;
+      if (!config.use_clipped_linears) return std::vector{Linear{fused(parameters, stem, names, traits.biases)}};
+      for (const char* name : names) {
+        Linear& linear = all.emplace_back(Linear{fused(parameters, stem, {name}, traits.biases)});
+        const std::string module = stem + std::string(name).substr(0, std::string(name).rfind('.') + 1);
+        for (size_t bound = 0; bound < linear_bounds.size(); ++bound)
+          linear.bounds[bound] = parameters.weight(module + linear_bounds[bound]).value();
+      }
+      return all;
     };
     const bool is_whole = std::ranges::count(config.fullatt_block_indexes, i) > 0;
-    layers_.push_back({norm(stem + traits.before_attention), norm(stem + traits.before_mlp), linear(traits.qkv),
-                       linear({traits.out}), linear(traits.up), linear({traits.down}), has_windows() && !is_whole});
+    Layer& layer = layers_.emplace_back(Layer{norm(stem + traits.before_attention), norm(stem + traits.before_mlp),
+                                              linears(traits.qkv), linears({traits.out})[0], linears(traits.up),
+                                              linears({traits.down})[0], has_windows() && !is_whole});
+    if (const Traits::NormedBranches* names = traits.normed_branches) {
+      layer.query_norm = norm(stem + names->query);
+      layer.key_norm = norm(stem + names->key);
+      layer.after_attention = norm(stem + names->after_attention);
+      layer.after_mlp = norm(stem + names->after_mlp);
+    }
   }
 }
 
 void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
-  const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches;
+  const int64_t side = config_.spatial_merge_size, patches = side * side, rows = layout.slots * patches,
+                most = config_.position_embedding_size;
+  for (const ImageGrid& image : layout.images)
+    if (most > 0 && std::max(image.rows, image.columns) * side > most)
+      throw Error(ErrorKind::data, "an image of {} x {} patches is longer than the {} positions of the encoder",
+                  image.columns * side, image.rows * side, most)
+          .advise("crop or pad images that are so long and narrow");
   std::vector<int32_t> lines, columns;
   LearnedPositions learned;
   for (const ImageGrid& image : layout.images)
@@ -242,7 +277,11 @@ Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, c
     numbers.copy_(numbers.unflatten(1, {config_.num_channels, -1}).transpose(1, 2).flatten(1));
   }
   Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
-  if (config_.position_antialias)
+  if (const int64_t lines = config_.position_embedding_size; lines > 0) { // a table of columns, and then one of lines
+    const at::Tensor at_line = maps.tensors.at(positions_map).to(at::kLong);
+    const at::Tensor index = at::stack({at_line.select(0, 1), at_line.select(0, 0) + lines}, 1);
+    x = ops::add(tape, x, ops::mix_rows_of(tape, position_, index, at::ones_like(index), ops.options().dtype));
+  } else if (config_.position_antialias)
     x = ops::add(tape, x, ops::mix_rows_of(tape, position_, maps.tensors.at(shares_map), ops.options().dtype));
   else if (has_learned_positions())
     x = ops::add(tape, x,
@@ -318,17 +357,55 @@ at::Tensor CellVit::cells_of(const at::Tensor& frames, const PackMaps& maps) con
   return has_windows() ? frames.index_select(0, maps.tensors.at(cells_map)) : frames;
 }
 
+Value CellVit::Linear::operator()(Tape& tape, Operations& ops, const Value& x, const Value& residual) const {
+  if (!bounds[0].defined()) return ops.linear(tape, x, layer, residual);
+  const Value read = ops::clamp(tape, x, bounds[0], bounds[1]);
+  const Value made = ops::clamp(tape, ops.linear(tape, read, layer.weight, layer.bias), bounds[2], bounds[3]);
+  return residual.data.defined() ? ops::add(tape, made, residual) : made;
+}
+
+Value CellVit::attend(Tape& tape, Operations& ops, const Layer& layer, const Value& normed, const Segments& segments,
+                      const at::Tensor& positions) const {
+  const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
+  const Value first = layer.qkv[0](tape, ops, normed);
+  ops::Heads q{first, 0, heads}, k{first, width, heads}, v{first, 2 * width, heads};
+  if (layer.qkv.size() > 1) {
+    k = {layer.qkv[1](tape, ops, normed), 0, heads};
+    v = {layer.qkv[2](tape, ops, normed), 0, heads};
+  }
+  ops::AttentionShape shape{dim};
+  if (norms_branches_) {
+    const double epsilon = config_.layer_norm_eps;
+    const auto turned = [&](const ops::Heads& of, const ops::Weight& weight) -> ops::Heads {
+      return {ops::swap_inner_quarters(tape, ops.rmsnorm_heads(tape, of, dim, weight, epsilon), dim), 0, heads};
+    };
+    q = turned(q, layer.query_norm.weight);
+    k = turned(k, layer.key_norm.weight);
+    v = {ops.rmsnorm_heads(tape, v, dim, {}, epsilon), 0, heads};
+    shape.score_factor = std::sqrt(static_cast<double>(dim));
+  }
+  if (rotates_) ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
+  return ops.attention(tape, q, k, v, segments, segments, shape);
+}
+
 Value CellVit::pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
                     const at::Tensor& positions) const {
-  const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
-  const Value qkv = ops.linear(tape, layer.before_attention(tape, ops, x), layer.qkv.weight, layer.qkv.bias);
-  ops::Heads q{qkv, 0, heads}, k{qkv, width, heads}, v{qkv, 2 * width, heads};
-  if (rotates_) ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
-  const Value read = ops.attention(tape, q, k, v, segments, segments, {dim});
-  const Value attended = ops.linear(tape, read, layer.out, x);
+  const Value read = attend(tape, ops, layer, layer.before_attention(tape, ops, x), segments, positions);
+  if (norms_branches_) return finish_normed(tape, ops, layer, x, read);
+  const Value attended = layer.out(tape, ops, read, x);
   const Value normed = layer.before_mlp(tape, ops, attended);
-  if (!is_gated_) return ops.gelu_mlp(tape, normed, layer.up, layer.down, attended, nullptr, gelu_of(config_));
-  const Value gate_up = ops.linear(tape, normed, layer.up.weight, layer.up.bias);
-  return ops.linear_of_swiglu(tape, gate_up, layer.down, attended);
+  const Operations::Layer &up = layer.up[0].layer, &down = layer.down.layer;
+  if (!is_gated_) return ops.gelu_mlp(tape, normed, up, down, attended, nullptr, gelu_of(config_));
+  return ops.linear_of_swiglu(tape, ops.linear(tape, normed, up.weight, up.bias), down, attended);
 }
+
+Value CellVit::finish_normed(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const {
+  const Value branch = layer.after_attention(tape, ops, layer.out(tape, ops, read));
+  const auto [normed, attended] = ops.rmsnorm(tape, branch, x, layer.before_mlp.weight, layer.before_mlp.epsilon);
+  const Value gate = layer.up[0](tape, ops, normed);
+  const Value gated =
+      layer.up.size() > 1 ? ops::gated_by_gelu(tape, layer.up[1](tape, ops, normed), gate) : ops::geglu(tape, gate);
+  return ops::add(tape, layer.after_mlp(tape, ops, layer.down(tape, ops, gated)), attended);
+}
+
 } // namespace fvlm::model

@@ -1,16 +1,18 @@
 // CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
-// Qwen3.5, Pixtral, SigLIP 2 and PaddleOCR-VL, which differ in a few traits and in what their weights are called. A
-// frame is a cell of an image, the square of patches that becomes one row of the decoder, or the same square of a few
-// frames of a video, whose steps are as images here. Queries and keys are rotated by the patch's line, and by its
-// column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend to
-// windows of an image, but for some that attend to the whole image; its rows are in the windows' order meanwhile. From
-// Qwen3-VL on patches have learned positions besides, those of a square grid interpolated to the image's, and so have
-// PaddleOCR-VL's; SigLIP 2's have such positions alone.
+// Qwen3.5, Pixtral, SigLIP 2, PaddleOCR-VL and Gemma 4, which differ in a few traits and in what their weights are
+// called. A frame is a cell of an image, the square of patches that becomes one row of the decoder, or the same square
+// of a few frames of a video, whose steps are as images here. Queries and keys are rotated by the patch's line, and by
+// its column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend
+// to windows of an image, but for some that attend to the whole image; its rows are in the windows' order meanwhile.
+// From Qwen3-VL on patches have learned positions besides, those of a square grid interpolated to the image's, and so
+// have PaddleOCR-VL's; SigLIP 2's have such positions alone. Gemma 4's have two besides, one of the line and one of the
+// column, and the first half of each of its heads is rotated by the column, the second by the line.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
 #include "model/pack.h"
 
+#include <array>
 #include <vector>
 
 namespace fvlm::model {
@@ -26,7 +28,7 @@ class CellVit : public Encoder {
     const char* before_attention;
     std::vector<const char*> qkv; // that one product reads together, as for `up`
     const char *out, *before_mlp;
-    std::vector<const char*> up; // gate and up where the MLP is gated, by SiLU
+    std::vector<const char*> up; // gate and up where the MLP is gated: by SiLU, or of normed_branches by GELU
     const char* down;
     bool biases = true; // of the layers' linears
     // Whether a head's frequencies are for lines and columns in turns; otherwise both have the same ones.
@@ -34,6 +36,12 @@ class CellVit : public Encoder {
     const char* output_norm = nullptr; // of the last layer's rows
     bool rotates = true;
     bool channels_last = false; // of the numbers of a patch that its embedding reads
+    // Of layers that normalize what each branch adds, and the heads of queries, keys and values, as Gemma 4's do: the
+    // norms; null: there are none. Scores are not scaled then, and the halves of a head are rotated each by an axis.
+    struct NormedBranches {
+      const char *query, *key, *after_attention, *after_mlp;
+    };
+    const NormedBranches* normed_branches = nullptr;
   };
   CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
 
@@ -53,10 +61,19 @@ class CellVit : public Encoder {
   double image_flops(const ImageGrid& image, bool trains) const override;
 
  private:
+  struct Linear {
+    Operations::Layer layer;
+    std::array<at::Tensor, 4> bounds = {}; // of its input and of its output, see VisionConfig; or undefined ones
+    Value operator()(Tape& tape, Operations& ops, const Value& x, const Value& residual = {}) const;
+  };
   struct Layer {
     VitNorm before_attention, before_mlp;
-    Operations::Layer qkv, out, up, down;
+    std::vector<Linear> qkv; // one for all, or clipped ones
+    Linear out;
+    std::vector<Linear> up; // as qkv
+    Linear down;
     bool attends_to_windows;
+    VitNorm query_norm = {}, key_norm = {}, after_attention = {}, after_mlp = {}; // see Traits::NormedBranches
   };
   bool has_windows() const { return config_.window_size > 0; }
   bool has_learned_positions() const { return config_.num_position_embeddings > 0; }
@@ -66,11 +83,15 @@ class CellVit : public Encoder {
   // [slots, 3, H, W], or with all frames of their steps [slots, frames, 3, H, W], in the order of windows.
   at::Tensor cells_of(const at::Tensor& frames, const PackMaps& maps) const;
   Value embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const;
+  Value attend(Tape& tape, Operations& ops, const Layer& layer, const Value& normed, const Segments& segments,
+               const at::Tensor& positions) const;
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
              const at::Tensor& positions) const;
+  // The rest of a layer whose branches are normalized; `read`: what its attention made of x.
+  Value finish_normed(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
 
   VisionConfig config_;
-  bool is_gated_, rotates_, channels_last_;
+  bool is_gated_, rotates_, channels_last_, norms_branches_;
   ops::Weight patch_weight_, patch_bias_, position_;
   VitNorm input_norm_, output_norm_; // an undefined weight: there is none
   ops::Rotary rotary_;

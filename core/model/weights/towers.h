@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -16,6 +17,9 @@
 namespace fvlm {
 
 class ConfigReader;
+
+// The bounds of a clipped linear, as transformers calls them.
+inline constexpr std::array<const char*, 4> linear_bounds{"input_min", "input_max", "output_min", "output_max"};
 
 // The fields are called as in transformers, and have its defaults when config.json leaves them out.
 struct VisionConfig {
@@ -45,9 +49,13 @@ struct VisionConfig {
   bool position_centers = false;
   // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
   bool axial_rope = false;
-  int64_t num_register_tokens = 0; // learned rows of each frame between the class token's and the patches'
-  int64_t max_bytes = 0;           // of a text, whose bytes are read in place of images; 0: images are
-  bool vision_use_head = false;    // its files have the weights of a pooling head, which is not used
+  double rope_theta = 10000; // of such rotations
+  // Of cells: learned positions of so many lines and of as many columns, which are added; 0: there are none.
+  int64_t position_embedding_size = 0;
+  bool use_clipped_linears = false; // layers' linears have bounds of what they read and of what they make
+  int64_t num_register_tokens = 0;  // learned rows of each frame between the class token's and the patches'
+  int64_t max_bytes = 0;            // of a text, whose bytes are read in place of images; 0: images are
+  bool vision_use_head = false;     // its files have the weights of a pooling head, which is not used
 
   // Where frames are cells of images of any size: patches along each side of a cell, how many frames of a video the
   // patch embedding reads together, or how often the pixels of a still image, and what the model's own merger makes of

@@ -212,11 +212,13 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
 WholeModel WholeModel::open(const fs::path& path) {
   HuggingFaceFolder source = HuggingFaceFolder::open_plain(path);
   const std::string where = (path / "config.json").string();
-  say_whether_tied(source.config, family_of(source.config, where), *source.weights);
+  const WholeModelFamily& family = family_of(source.config, where);
+  say_whether_tied(source.config, family, *source.weights);
+  if (family.left_out && source.config.contains(family.left_out)) source.config[family.left_out] = nullptr;
   WholeModelParts read = read_whole_config(source.config, where);
   WholeModel out{{}, read.image_token_id, *source.weights, {}, {}};
   out.description.parts = std::move(read.parts);
-  const Binding binding(out.description, family_of(source.config, where), source.config, out.file);
+  const Binding binding(out.description, family, source.config, out.file);
   out.tensors = binding.tensors();
   out.schemes = binding.schemes();
   for (ModelPart& part : out.description.parts) {

@@ -31,6 +31,8 @@ struct WholeModelFamily {
   std::vector<Prefix> names;
   // Whether, where config.json does not say it, the output head is the embedding unless the file has one.
   bool head_decides_tying = false;
+  // The key of a part that is left out, so that an exported config.json has null there; null: there is none.
+  const char* left_out = nullptr;
 };
 
 const std::vector<WholeModelFamily>& whole_model_families(); // whole_models.cpp

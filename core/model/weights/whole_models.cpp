@@ -171,6 +171,24 @@ WholeModelFamily::Configs read_gemma3(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_gemma4(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "gemma4_vision";
+  ConfigReader vision(out.vision, reader.where());
+  out.connector = {{"kind", "gemma4"},
+                   {"factor", vision.whole("pooling_kernel_size", 3, 1, 64)},
+                   {"standardize", vision.flag("standardize", false)},
+                   {"norm_eps", vision.number("rms_norm_eps", 1e-6, 0, 1)}};
+  for (const std::string& problem : vision.problems().list()) reader.problems().add("vision_config: {}", problem);
+  out.vision.erase("standardize"); // which the connector does
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "gemma4_text";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  out.image_token_id = reader.whole("image_token_id", 258880, 0);
+  return out;
+}
+
 WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", of_onevision.vision);
@@ -289,6 +307,13 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
                                                               {"model.text_model.", "decoder.model."},
                                                               {"lm_head.", "decoder.lm_head."}};
 
+// Those of audio are nobody's.
+const std::vector<WholeModelFamily::Prefix> gemma4_names = {
+    {"model.vision_tower.std_", "connector.std_"},  {"model.vision_tower.", "vision."},
+    {"model.embed_vision.", "connector."},          {"model.audio_tower.", "decoder.audio_tower."},
+    {"model.embed_audio.", "decoder.embed_audio."}, {"lm_head.", "decoder.lm_head."},
+    {"model.language_model.", "decoder.model."}};
+
 // As all folders have them, and as transformers calls them since 4.52.
 const std::vector<WholeModelFamily::Prefix> qwen_vl_names = {
     {"visual.merger.", "connector."}, {"visual.", "vision."},           {"model.visual.merger.", "connector."},
@@ -344,6 +369,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"gemma3", read_gemma3, llava_names},
+      {"gemma4", read_gemma4, gemma4_names, /*head_decides_tying=*/false, /*left_out=*/"audio_config"},
       {"paligemma", read_paligemma, llava_names},
       {"qwen2_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_vl"); }, qwen_vl_names},
       {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_5_vl"); }, qwen_vl_names},

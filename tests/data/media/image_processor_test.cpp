@@ -97,6 +97,32 @@ TEST(ImageProcessor, RefusesOptionsOfPixtralThatItDoesNotApply) {
   EXPECT_THAT(config_refusal(with(R"("size": {"shortest_edge": 5})")), HasSubstr("expected 'longest_edge'"));
 }
 
+TEST(ImageProcessor, RefusesOptionsOfGemma4ThatItDoesNotApply) {
+  const auto with = [](const std::string& option) {
+    return R"({"image_processor_type": "Gemma4ImageProcessor", )" + option + "}";
+  };
+  EXPECT_THAT(config_refusal(clip_with(R"("max_soft_tokens": 280)")), HasSubstr("max_soft_tokens"));
+  EXPECT_THAT(config_refusal(with(R"("max_soft_tokens": 100)")), HasSubstr("one of 70, 140, 280, 560, 1120 is"));
+  EXPECT_THAT(config_refusal(with(R"("do_resize": false)")), HasSubstr("'do_resize' = false"));
+  EXPECT_THAT(config_refusal(with(R"("max_pixels": 4000)")), HasSubstr("'max_pixels' = 4000"));
+  EXPECT_THAT(config_refusal(with(R"("merge_size": 2)")), HasSubstr("'merge_size' = 2"));
+  EXPECT_THAT(config_refusal(with(R"("resample": 0)")), HasSubstr("'resample' = 0"));
+}
+
+TEST(ImageProcessor, GrowsAndShrinksImagesOfGemma4ToItsNumberOfCells) {
+  const fvlm::ImageProcessor cells{
+      .tile = 48, .splits_into_tiles = true, .tile_form = fvlm::TileForm::gemma4, .max_pixels = 280 * 48 * 48};
+  const auto grid = [&](int64_t height, int64_t width) {
+    const fvlm::TileGrid made = layout_of(cells, fvlm::ImageSize{height, width}).grid();
+    return std::pair(made.rows, made.columns);
+  };
+  EXPECT_EQ(grid(48, 48), std::pair(int64_t{16}, int64_t{16}));
+  EXPECT_EQ(grid(4800, 3000), std::pair(int64_t{21}, int64_t{13}));
+  EXPECT_EQ(grid(1, 1000), std::pair(int64_t{1}, int64_t{280}));
+  EXPECT_EQ(grid(1000, 2), std::pair(int64_t{280}, int64_t{1}));
+  EXPECT_EQ(grid(301, 1), std::pair(int64_t{280}, int64_t{1}));
+}
+
 TEST(ImageProcessor, RefusesImagesThatWouldBeShrunkToNothing) {
   const fvlm::ImageProcessor cells{
       .size = {100, 100}, .tile = 28, .splits_into_tiles = true, .tile_form = fvlm::TileForm::pixtral};

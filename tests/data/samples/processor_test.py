@@ -15,6 +15,8 @@ try:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.gemma4 import processing_gemma4
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -65,6 +67,10 @@ PADDLEOCR = ("{{ cls_token }}{% for message in messages %}{% if message['role'] 
              "{% else %}{% if message['role'] == 'assistant' %}{{ 'Assistant:\n' }}{% endif %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"
              "{{ eos_token if message['role'] == 'assistant' else '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}")
 
+GEMMA4 = ("{{ bos_token }}{% for message in messages %}{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+          "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<|image|>' }}{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}"
+          "{% endfor %}{{ '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}")
+
 
 class InternVLProcessor(processing_internvl.InternVLProcessor):
     """Without its processor of videos, which needs torchvision."""
@@ -89,6 +95,13 @@ class PixtralProcessor(WithTorchvision):
 
 class LightOnOcrProcessor(processing_lighton_ocr.LightOnOcrProcessor):
     """With the image processor that needs no torchvision."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class Gemma4Processor(processing_gemma4.Gemma4Processor):
+    """With the image processor that needs no torchvision, and without those of sound and videos."""
 
     def check_argument_for_proper_class(self, *_):
         pass
@@ -305,6 +318,32 @@ class Processors(unittest.TestCase):
                 self.assertEqual([image if token < 0 else token for token in json.loads(line)["ids"]], theirs["input_ids"][0].tolist())
                 for patches, (_, height, width) in zip(numpy.split(theirs["pixel_values"], theirs["image_grid_thw"].prod(1).cumsum()[:-1]), theirs["image_grid_thw"]):
                     cells = patches.reshape(height // 2, 2, width // 2, 2, 3, 14, 14).transpose(0, 2, 4, 1, 5, 3, 6)
+                    self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                    at += cells.size
+            self.assertEqual(at, pixels.size)
+
+    def test_gemma4(self):
+        """Images grow and shrink to the same number of pixels, but for rounding; one is narrower than a cell."""
+        words = tokenizer_with(GEMMA4, boi_token="<|image>", image="<|image|>", eoi_token="<image|>", boa_token="<|audio>", audio_token="<|audio|>",
+                               eoa_token="<audio|>", video="<|video|>", begin="<|turn>", end="<turn|>", bos="<bos>")
+        words.bos_token, words.image_token, words.pad_token = "<bos>", "<|image|>", words.eos_token
+        samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
+                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7), (300, 9), (2, 500), (500, 2), (420, 168))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
+                   ([said("system", "Look."), said("user", "First ", None, " or ", None, "?"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 90), picture(30, 30), picture(60, 200)])]
+        for patch, pool, tokens in ((14, 2, 70), (4, 3, 140), (16, 3, 280)):
+            images = Gemma4ImageProcessorPil(patch_size=patch, pooling_kernel_size=pool, max_soft_tokens=tokens)
+            processor = Gemma4Processor(None, images, words, None, chat_template=words.chat_template)
+            lines, pixels, image = self.processed(processor, patch * pool, 1, samples, "<|image|>")
+            at = 0
+            for line, (messages, shown) in zip(lines, samples):
+                theirs = processor(text=processor.apply_chat_template(messages, tokenize=False), images=[shown], return_tensors="np")
+                self.assertEqual([image if token < 0 else token for token in json.loads(line)["ids"]], theirs["input_ids"][0].tolist())
+                for patches, places in zip(theirs["pixel_values"], theirs["image_position_ids"]):
+                    width, height = (places.max(0) + 1) // pool
+                    used = 2 * (patches[places[:, 0] >= 0] - 0.5)  # as the model does it
+                    cells = used.reshape(height, pool, width, pool, patch, patch, 3).transpose(0, 2, 6, 1, 4, 3, 5)
                     self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
                     at += cells.size
             self.assertEqual(at, pixels.size)

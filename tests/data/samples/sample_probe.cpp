@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
         rows > 0 ? FramePreparation(size, find_image_processor(folder).value()) : FramePreparation(size);
     plan::Mix mix;
     mix.system = "";
+    mix.max_frames = 1024;
     if (argc == 6) mix.chat_template = "default";
     const SampleReader reader(mix, tokenizer, preparation, nullptr, {rows, rows > 0});
     const auto shard = Shard::open(argv[4], {.index_beside = false});

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace fvlm {
 namespace {
@@ -50,12 +51,16 @@ void read_rope(ConfigReader& config, const char* layer_type, const char* rope_ty
 int64_t read_global_head_dim(ConfigReader& config, const DecoderConfig& decoder) {
   const nlohmann::json* by_layer = config.object(by_layer_key);
   if (!by_layer) return config.whole("global_head_dim", 512, 2, most_heads);
-  int64_t size = 0;
-  ConfigReader layers(*by_layer, config.where());
-  for (int64_t i = 0; i < decoder.num_hidden_layers; ++i) {
-    const nlohmann::json* own = layers.object(std::to_string(i).c_str());
+  const auto own_of = [&](int64_t layer) { // keys are numbers, with zeros before them or without
     static const nlohmann::json nothing = nlohmann::json::object();
-    ConfigReader layer(own ? *own : nothing, config.where());
+    for (const auto& [key, own] : by_layer->items())
+      if (std::atoll(key.c_str()) == layer && own.is_object()) return own;
+    return nothing;
+  };
+  int64_t size = 0;
+  for (int64_t i = 0; i < decoder.num_hidden_layers; ++i) {
+    const nlohmann::json own = own_of(i);
+    ConfigReader layer(own, config.where());
     const int64_t dim = layer.whole("head_dim", decoder.head_dim, 2, most_heads);
     if (size == 0 && !decoder.has_window(i)) size = dim;
     layer.refuse_unless(dim == (decoder.has_window(i) ? decoder.head_dim : size), "head_dim",
@@ -178,6 +183,7 @@ WeightLayout layout(const DecoderConfig& config) {
   const Initializer normal{Initializer::Kind::normal, config.initializer_range}, one{Initializer::Kind::constant, 1},
       zero{Initializer::Kind::constant, 0};
   WeightLayout out;
+  out.ignored = {"audio_tower.*", "embed_audio.*"}; // of whole models
   const auto add = [&](const std::string& name, int64_t rows, int64_t columns) {
     out.tensors.push_back({name + ".weight", {rows, columns}, normal});
   };
