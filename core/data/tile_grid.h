@@ -20,12 +20,14 @@ enum class TileForm {
   lighton_ocr,
   lfm2_vl,
   paddleocr,
-  gemma4
+  gemma4,
+  glm
 };
 // Whether tiles are cells, the squares of patches that become one row of the decoder each.
 constexpr bool has_cells(TileForm form) {
   return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr ||
-         form == TileForm::lfm2_vl || form == TileForm::paddleocr || form == TileForm::gemma4;
+         form == TileForm::lfm2_vl || form == TileForm::paddleocr || form == TileForm::gemma4 ||
+         form == TileForm::glm;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all

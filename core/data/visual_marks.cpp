@@ -97,6 +97,8 @@ Around tokens_around(TileForm form) {
     return {"<|IMAGE_START|>", "<|IMAGE_END|>"};
   case TileForm::gemma4:
     return {"<|image>", "<image|>"};
+  case TileForm::glm:
+    return {"<|begin_of_image|>", "<|end_of_image|>"};
   default:
     return {};
   }
@@ -137,8 +139,8 @@ std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int
   return ids;
 }
 
-// What an image of cells needs at a mark: the chat templates of Qwen2-VL and PaddleOCR-VL write the tokens around it
-// themselves.
+// What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL and GLM-OCR write the tokens
+// around it themselves.
 std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image,
                                   TileForm form) {
   if (image.front() == visual_placeholder) return image; // nothing stands before it
@@ -282,6 +284,7 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   case TileForm::qwen2_vl:
   case TileForm::paddleocr:
   case TileForm::gemma4:
+  case TileForm::glm:
     return rows_between(tokenizer, tokens_around(form), grid.frames() * rows_per_frame);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);

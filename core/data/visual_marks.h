@@ -45,8 +45,8 @@ struct MarkedFrames {
 // image, and then line by line those of all tiles as one picture without its margins, with the row of a newline behind
 // each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. Qwen2-VL: <|vision_start|> before and
 // <|vision_end|> behind those of all cells. PaddleOCR-VL: <|IMAGE_START|> and <|IMAGE_END|>. Gemma 4: <|image> and
-// <image|>. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one. LightOnOCR: no
-// tokens. LFM2-VL:
+// <image|>. GLM-OCR: <|begin_of_image|> and <|end_of_image|>. Pixtral: [IMG_BREAK] behind those of each line of cells,
+// and [IMG_END] behind the last one. LightOnOCR: no tokens. LFM2-VL:
 // <|image_start|> before and <|image_end|> behind all cells, between them those of each tile behind
 // <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. The same ids as those of transformers'
 // processors. Throws Error(data) where the tokenizer lacks such a token, or where the rows of a frame are no lines of

@@ -4,6 +4,7 @@
 #include "model/weights/safetensors_writer.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 
@@ -48,6 +49,15 @@ at::Tensor tensor_over(const TensorView& view) {
   return copy;
 }
 
+at::Tensor in_memory(const ops::Parameter& parameter, const at::Tensor& of_file) {
+  return parameter.rows_in_file.defined() ? of_file.index_select(0, parameter.rows_in_file) : of_file;
+}
+
+at::Tensor in_file(const ops::Parameter& parameter, const at::Tensor& rows) {
+  if (!parameter.rows_in_file.defined()) return rows;
+  return at::empty_like(rows).index_copy_(0, parameter.rows_in_file.to(rows.device()), rows);
+}
+
 const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
   const ModelDescription& description = directory.description();
   const std::string part = name.substr(0, name.find('.'));
@@ -81,8 +91,8 @@ void load_packed(const TensorView& codes, const TensorView& scale, const std::st
         .at(file)
         .advise("the file is damaged: export the model anew");
   const at::Tensor unpacked = packed_codes(packed_scheme(parameter.scheme), codes, rows, cols);
-  parameter.packed[0].copy_(unpacked.view(parameter.packed[0].scalar_type()));
-  parameter.packed[1].copy_(scales.view(parameter.packed[1].sizes()));
+  parameter.packed[0].copy_(in_memory(parameter, unpacked).view(parameter.packed[0].scalar_type()));
+  parameter.packed[1].copy_(in_memory(parameter, scales).view(parameter.packed[1].sizes()));
 }
 
 ModelConfig config_of(const ModelDescription& description) {
@@ -110,7 +120,7 @@ void load_weights(const ModelDirectory& directory, Model& model, const IsWanted&
       load_packed(*source.view, *source.scale, directory.path().string(), parameter);
     } else {
       if (source.scheme) directory.require_plain("training");
-      parameter.value.copy_(tensor_over(*source.view));
+      parameter.value.copy_(in_memory(parameter, tensor_over(*source.view)));
     }
     directory.drop(source);
   }

@@ -14,6 +14,11 @@ DType dtype_of(at::ScalarType type);
 // Over the mapped bytes where they are aligned, else a copy.
 at::Tensor tensor_over(const TensorView& view);
 
+// What a parameter's file has, with its rows as the parameter has them; and the way back, of the parameter's value or
+// of another tensor with its rows, such as the gradient.
+at::Tensor in_memory(const ops::Parameter& parameter, const at::Tensor& of_file);
+at::Tensor in_file(const ops::Parameter& parameter, const at::Tensor& rows);
+
 // Of a model with one encoder, one connector, and the decoders that read it.
 ModelConfig config_of(const ModelDescription& description);
 

@@ -57,7 +57,8 @@ TransferReport merge_adapters(const std::filesystem::path& model, const std::fil
     report.parts.back().parameters += tensor.elements();
     report.parts.back().bytes += tensor.byte_size();
     ++report.parts.back().tensors[tensor.dtype];
-    const at::Tensor value = merged(*values.at(tensor.name)).contiguous();
+    const ops::Parameter& parameter = *values.at(tensor.name);
+    const at::Tensor value = in_file(parameter, merged(parameter)).contiguous();
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(value.const_data_ptr()),
                                            static_cast<size_t>(value.nbytes()));
     std::vector<std::byte> converted(tensor.byte_size());

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -114,6 +115,10 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       by_name_[spec.name] = &parameter;
     }
   }
+  for (const ParameterBlock& block : blocks)
+    for (const ParameterSpec& spec : block)
+      if (const std::vector<int64_t> rows = spec.pairs.rows_in_file(spec.shape[0]); !rows.empty())
+        by_name_.at(spec.name)->rows_in_file = at::tensor(rows, at::kLong);
 }
 
 // The one model that has the memory writes its adapters beside the weights: others may compute at the same time.

@@ -72,7 +72,7 @@ class Tracer {
       policy.model->parameters().zero_missing_gradients();
       for (const auto& parameter : policy.model->parameters().all())
         if (parameter.gradient.defined()) // quantized weights have none
-          out_["grad." + parameter.name] = parameter.gradient;
+          out_["grad." + parameter.name] = in_file(parameter, parameter.gradient);
     }
     const VisualTokens visual = policy.visual.tokens.defined()
                                     ? policy.visual

@@ -27,6 +27,9 @@ struct Parameter {
   // The matrix in which a frozen weight and its neighbours lie, with room for their adapters: see JoinedWeight. `value`
   // is then a view with strided rows. Undefined: none, or one that another model writes its adapters to.
   at::Tensor joined;
+  // int64 [rows]: the row of its file that each row is. Undefined: the same one. See in_memory() and in_file() of
+  // model/loading.h.
+  at::Tensor rows_in_file;
   bool allows_fp8 = false;          // its products may be computed in fp8, where OperationsOptions::fp8 is set
   bool in_base = false;             // a frozen weight below adapters, which checkpoints leave out
   bool has_gradient = false;        // a gradient was written in this step, so that the next write has to accumulate

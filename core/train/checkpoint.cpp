@@ -186,7 +186,7 @@ Snapshot snapshot(const ModelDescription& description, const model::Model& model
     if (parameter.in_base) continue;
     const std::string name = directory_name(parameter.name);
     const auto kept = untrained.find(name);
-    shot.parameters[name] = kept == untrained.end() ? copied(parameter.value) : kept->second;
+    shot.parameters[name] = kept == untrained.end() ? copied(model::in_file(parameter, parameter.value)) : kept->second;
   }
   return shot;
 }

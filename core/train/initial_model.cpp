@@ -16,7 +16,7 @@ namespace {
 void fill_fresh(ops::Parameter& parameter, const Initializer& initializer, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(parameter.value.numel()));
   initialize_weights(values, initializer, seed, directory_name(parameter.name));
-  parameter.value.copy_(at::from_blob(values.data(), parameter.value.sizes(), at::kFloat));
+  parameter.value.copy_(model::in_memory(parameter, at::from_blob(values.data(), parameter.value.sizes(), at::kFloat)));
 }
 
 // Where the weights of a description's folders are, by name in the model directory; what they lack is made fresh.
@@ -70,7 +70,7 @@ class FolderWeights {
     if (given.scheme)
       model::load_packed(*given.view, *given.scale, given.file, parameter);
     else
-      parameter.value.copy_(model::tensor_over(*given.view));
+      parameter.value.copy_(model::in_memory(parameter, model::tensor_over(*given.view)));
   }
 
  private:

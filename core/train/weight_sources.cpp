@@ -24,8 +24,8 @@ void find_in(const Views& views, const model::Parameters& parameters, UntrainedW
     const TensorView& stored = *view->second;
     const at::Tensor& value = parameter.value;
     if (model::scalar_type(stored.dtype) == value.scalar_type() || stored.shape != value.sizes().vec()) continue;
-    const at::Tensor in_file = model::tensor_over(stored);
-    if (in_file.to(value.options()).equal(value)) found[name] = in_file;
+    const at::Tensor of_file = model::tensor_over(stored);
+    if (model::in_memory(parameter, of_file).to(value.options()).equal(value)) found[name] = of_file;
   }
 }
 

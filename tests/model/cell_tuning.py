@@ -103,6 +103,7 @@ class CellTraining(CellPictures, picture_questions.Training):
 
 class ImageGeneration(CellPictures):
     """Of a model that reads images and no videos."""
+    without_videos = "the model's folder does not say how videos are prepared"
 
     def test_transformers_generates_the_same_tokens(self):
         self.check_every_picture()
@@ -110,7 +111,7 @@ class ImageGeneration(CellPictures):
     def test_videos_are_refused(self):
         write_clip()
         said = run(engine, "generate", "model", "--video", "clip.gif", "--prompt", "What happens?", code=4)
-        self.assertIn("the model's folder does not say how videos are prepared", said)
+        self.assertIn(self.without_videos, said)
 
 
 class ImageTraining(CellTraining):

@@ -1,4 +1,4 @@
-"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Ministral 3, Pixtral, LightOnOCR, LFM2-VL or PaddleOCR-VL on a GPU, with heads as wide as those of the published models, images of several sizes
+"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Ministral 3, Pixtral, LightOnOCR, LFM2-VL, PaddleOCR-VL or GLM-OCR on a GPU, with heads as wide as those of the published models, images of several sizes
 and, with the Qwens, a video: in float32
 its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
 one operation after the other, to the bit, and it is plugins that attend.
@@ -18,7 +18,7 @@ HAS_VIDEOS = FAMILY.startswith("qwen")
 
 
 def setUpModule():
-    if FAMILY in ("lfm2_vl", "paddleocr_vl"):
+    if FAMILY in ("lfm2_vl", "paddleocr_vl", "glm_ocr"):
         make(f"make-{FAMILY.replace('_', '-')}", SIZES, 40, 1024, "--published-heads")
     else:
         make("make-qwen2-vl" if HAS_VIDEOS else "make-mistral3", SIZES, 40, 1024, "--family", FAMILY, "--published-heads")

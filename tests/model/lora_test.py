@@ -14,7 +14,7 @@ from with_transformers import engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import Dinov2Config, Dinov2Model, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import Dinov2Config, Dinov2Model, Glm4Config, Glm4ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 try:
     import peft
@@ -177,6 +177,14 @@ class Lora(unittest.TestCase):
         self.assertEqual(decoder.config.layer_types, ["linear_attention", "full_attention"] * (TEXT["num_hidden_layers"] // 2))
         pairs = TEXT["num_hidden_layers"] // 2  # of layers
         self.check_decoder("qwen3_5", decoder, ["q_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "down_proj"], 7 * pairs,
+                           "model.norm")
+
+    def test_a_glm4(self):
+        """Whose rows of queries and keys have another order in memory than in files."""
+        torch.manual_seed(6)
+        decoder = Glm4ForCausalLM(Glm4Config(**TEXT | {"head_dim": 16, "pad_token_id": None, "eos_token_id": 2, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}})).eval()
+        self.check_decoder("glm4", decoder, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"], 6 * TEXT["num_hidden_layers"],
                            "model.norm")
 
     def test_an_lfm2(self):

@@ -45,6 +45,7 @@ VideoProcessor read_videos(const Json& config, const std::string& where, const I
 std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
   const bool is_of_smolvlm = images.tile && images.tile_form == TileForm::idefics3;
   if (!is_of_smolvlm && (!images.has_cells() || images.step_frames < 2)) return std::nullopt;
+  if (images.tile_form == TileForm::glm) return std::nullopt; // whose videos are not supported
   if (const auto nested = folder / "processor_config.json"; exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);
     const auto found = config.find("video_processor");

@@ -161,6 +161,9 @@ int64_t FramePreparation::frames_within(int64_t max_cells, ImageSize frame, int6
 }
 
 void FramePreparation::require_videos() const {
+  if (has_cells() && processor_->tile_form == TileForm::glm)
+    throw Error(ErrorKind::data, "videos are not supported with the image processor of GLM-OCR")
+        .advise("show single images, each with an <image> in the text");
   if (has_cells() && !processor_->video)
     throw Error(ErrorKind::data, "the model's folder does not say how videos are prepared")
         .advise(

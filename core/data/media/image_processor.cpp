@@ -132,6 +132,14 @@ ImageSize of_a_cell_at_least(ImageSize image, int64_t cell) {
   return image;
 }
 
+// In proportion, with digits cut off as in transformers, so that the shorter side has a cell's length at least.
+ImageSize of_a_cell_at_least_truncated(ImageSize image, int64_t cell) {
+  if (std::min(image.height, image.width) >= cell) return image;
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double scale = std::max(static_cast<double>(cell) / height, static_cast<double>(cell) / width);
+  return {truncated(height * scale), truncated(width * scale)};
+}
+
 // The size that fits in another, with both sides rounded up to multiples of a cell.
 ImageSize by_longest_sides(ImageSize image, int64_t cell, ImageSize most) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width),
@@ -177,11 +185,7 @@ ImageSize of_video(const ImageProcessor& processor, ImageSize frame, int64_t fra
   }
   frames = std::max(frames, steps); // of one frame a step is made, too
   if (video.max_tokens) most = std::max(std::min(*video.max_tokens * cell * cell, most / frames), least) * frames;
-  if (std::min(frame.height, frame.width) < cell) {
-    const double scale = std::max(static_cast<double>(cell) / static_cast<double>(frame.height),
-                                  static_cast<double>(cell) / static_cast<double>(frame.width));
-    frame = {truncated(static_cast<double>(frame.height) * scale), truncated(static_cast<double>(frame.width) * scale)};
-  }
+  frame = of_a_cell_at_least_truncated(frame, cell);
   const auto padded =
       static_cast<int64_t>(std::nearbyint(static_cast<double>(frames) / static_cast<double>(steps))) * steps;
   return by_pixels(frame, cell, video.min_pixels, most, 0, frames, padded);
@@ -256,6 +260,12 @@ Sizes sizes_of(const ImageProcessor& processor, ImageSize image) {
     case TileForm::qwen2_vl:
       require_ratio(image);
       if (!has_own_size) sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels);
+      break;
+    case TileForm::glm:
+      image = of_a_cell_at_least_truncated(image, *processor.tile);
+      require_ratio(image);
+      sizes.tiled = by_pixels(image, *processor.tile, processor.min_pixels, processor.max_pixels, 0,
+                              processor.step_frames, processor.step_frames);
       break;
     case TileForm::lfm2_vl:
       set_cells_or_tiles(processor, image, sizes);

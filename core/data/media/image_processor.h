@@ -75,7 +75,8 @@ struct ImageProcessor {
   int64_t min_pixels = 0, max_pixels = 0;
   // gemma4: tiles are cells; the image grows or shrinks in proportion until it has max_pixels, and both sides are
   // rounded down to multiples of cells.
-  // paddleocr: as qwen2_vl, after an image that is smaller than a cell has grown to one.
+  // paddleocr: as qwen2_vl, after an image that is smaller than a cell has grown to one. glm: as paddleocr, with
+  // limits for as many copies of the image as the frames of a step.
   // lfm2_vl: as qwen2_vl. An image of more than `split_pixels` becomes the one of min_tiles to max_tiles tiles of
   // tile_cells cells a side whose aspect ratio is closest, and with `adds_whole` the whole image behind them.
   double split_pixels = 0; // 0: images are not cut into tiles
@@ -135,10 +136,10 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Gemma 4, Qwen2-VL, Pixtral, LFM2-VL
-// and PaddleOCR-VL are supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws
-// Error(data) with every option that is not. Nothing where the folder has neither of these, or its config.json is
-// DINOv2's: fVLM's frames are not cropped.
+// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Gemma 4, Qwen2-VL, Pixtral, LFM2-VL,
+// PaddleOCR-VL and GLM-OCR (Glm46VImageProcessor) are supported, with what the folder says of videos (Qwen2-VL's,
+// Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option that is not. Nothing where the folder has neither of
+// these, or its config.json is DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

@@ -178,12 +178,12 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
     return {parameters.weight(stem + ".weight"), config.rms_norm ? ops::Weight() : parameters.weight(stem + ".bias"),
             config.layer_norm_eps};
   };
-  if (config.position_embedding_size > 0) {
-    position_ = parameters.weight(vision + traits.position).as_rows();
-  } else if (traits.position) {
+  if ((traits.position && config.position_embedding_size == 0) || traits.patch_bias)
     patch_bias_ = parameters.weight(vision + traits.patch + ".bias");
+  if (config.position_embedding_size > 0)
+    position_ = parameters.weight(vision + traits.position).as_rows();
+  else if (traits.position)
     position_ = parameters.weight(vision + traits.position + ".weight");
-  }
   if (traits.input_norm) input_norm_ = norm(vision + traits.input_norm);
   if (traits.output_norm) output_norm_ = norm(vision + traits.output_norm);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -204,9 +204,11 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
     Layer& layer = layers_.emplace_back(Layer{norm(stem + traits.before_attention), norm(stem + traits.before_mlp),
                                               linears(traits.qkv), linears({traits.out})[0], linears(traits.up),
                                               linears({traits.down})[0], has_windows() && !is_whole});
+    if (traits.q_norm) {
+      layer.q_norm = parameters.weight(stem + traits.q_norm + ".weight");
+      layer.k_norm = parameters.weight(stem + traits.k_norm + ".weight");
+    }
     if (const Traits::NormedBranches* names = traits.normed_branches) {
-      layer.query_norm = norm(stem + names->query);
-      layer.key_norm = norm(stem + names->key);
       layer.after_attention = norm(stem + names->after_attention);
       layer.after_mlp = norm(stem + names->after_mlp);
     }
@@ -373,14 +375,14 @@ Value CellVit::attend(Tape& tape, Operations& ops, const Layer& layer, const Val
     k = {layer.qkv[1](tape, ops, normed), 0, heads};
     v = {layer.qkv[2](tape, ops, normed), 0, heads};
   }
+  const double epsilon = config_.layer_norm_eps;
+  if (layer.q_norm.defined()) {
+    q = {ops.rmsnorm_heads(tape, q, dim, layer.q_norm, epsilon), 0, heads};
+    k = {ops.rmsnorm_heads(tape, k, dim, layer.k_norm, epsilon), 0, heads};
+  }
   ops::AttentionShape shape{dim};
   if (norms_branches_) {
-    const double epsilon = config_.layer_norm_eps;
-    const auto turned = [&](const ops::Heads& of, const ops::Weight& weight) -> ops::Heads {
-      return {ops::swap_inner_quarters(tape, ops.rmsnorm_heads(tape, of, dim, weight, epsilon), dim), 0, heads};
-    };
-    q = turned(q, layer.query_norm.weight);
-    k = turned(k, layer.key_norm.weight);
+    for (ops::Heads* turned : {&q, &k}) turned->value = ops::swap_inner_quarters(tape, turned->value, dim);
     v = {ops.rmsnorm_heads(tape, v, dim, {}, epsilon), 0, heads};
     shape.score_factor = std::sqrt(static_cast<double>(dim));
   }

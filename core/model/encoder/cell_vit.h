@@ -1,5 +1,5 @@
 // CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
-// Qwen3.5, Pixtral, SigLIP 2, PaddleOCR-VL and Gemma 4, which differ in a few traits and in what their weights are
+// Qwen3.5, Pixtral, SigLIP 2, PaddleOCR-VL, GLM-OCR and Gemma 4, which differ in a few traits and in what their weights are
 // called. A frame is a cell of an image, the square of patches that becomes one row of the decoder, or the same square
 // of a few frames of a video, whose steps are as images here. Queries and keys are rotated by the patch's line, and by
 // its column: the first half of a head's frequencies is for lines, the second for columns. Qwen2.5-VL's layers attend
@@ -21,7 +21,7 @@ class CellVit : public Encoder {
  public:
   // Names behind "vision."; null: there is none.
   struct Traits {
-    const char* patch;      // its embedding, with a bias where there are learned positions
+    const char* patch;      // its embedding, with a bias where there are learned positions or patch_bias says so
     const char* position;   // learned positions
     const char* input_norm; // of embedded patches
     const char* layers;     // the names of all layers begin with it: "blocks."
@@ -36,10 +36,12 @@ class CellVit : public Encoder {
     const char* output_norm = nullptr; // of the last layer's rows
     bool rotates = true;
     bool channels_last = false; // of the numbers of a patch that its embedding reads
-    // Of layers that normalize what each branch adds, and the heads of queries, keys and values, as Gemma 4's do: the
-    // norms; null: there are none. Scores are not scaled then, and the halves of a head are rotated each by an axis.
+    bool patch_bias = false;
+    const char *q_norm = nullptr, *k_norm = nullptr; // of each head
+    // Of layers that normalize what each branch adds, as Gemma 4's do: the norms; null: there are none. The heads of
+    // values are normalized, too, scores are not scaled then, and the halves of a head are rotated each by an axis.
     struct NormedBranches {
-      const char *query, *key, *after_attention, *after_mlp;
+      const char *after_attention, *after_mlp;
     };
     const NormedBranches* normed_branches = nullptr;
   };
@@ -73,7 +75,8 @@ class CellVit : public Encoder {
     std::vector<Linear> up; // as qkv
     Linear down;
     bool attends_to_windows;
-    VitNorm query_norm = {}, key_norm = {}, after_attention = {}, after_mlp = {}; // see Traits::NormedBranches
+    ops::Weight q_norm, k_norm; // undefined: there are none
+    VitNorm after_attention = {}, after_mlp = {}; // see Traits::NormedBranches
   };
   bool has_windows() const { return config_.window_size > 0; }
   bool has_learned_positions() const { return config_.num_position_embeddings > 0; }

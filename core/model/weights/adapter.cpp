@@ -33,8 +33,8 @@ const std::vector<Word>& words() {
       {"k", {"k_proj", "key", "c_k"}},
       {"v", {"v_proj", "value", "c_v"}},
       {"o", {"o_proj", "out_proj", "attention.output.dense", "attn.c_proj", "projection_layer"}},
-      {"gate", {"gate_proj", "feed_forward.w1"}},
-      {"up", {"up_proj", "fc1", "c_fc", "feed_forward.w3"}},
+      {"gate", {"gate_proj", "gate_up_proj", "feed_forward.w1"}},
+      {"up", {"up_proj", "gate_up_proj", "fc1", "c_fc", "feed_forward.w3"}},
       {"down", {"down_proj", "fc2", "mlp.c_proj", "feed_forward.w2"}}};
   return all;
 }
@@ -191,12 +191,14 @@ std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::ve
 WeightLayout adapter_layout(const PartAdapter& adapter, const WeightLayout& part) {
   WeightLayout layout;
   for (const std::string& module : adapter.modules) {
-    const auto& shape = layout_spec(part, module + ".weight").shape;
+    const TensorSpec& weight = layout_spec(part, module + ".weight");
+    const auto& shape = weight.shape;
     const double bound = 1 / std::sqrt(static_cast<double>(shape[1])); // Kaiming's with a = sqrt(5), as in PEFT
     layout.tensors.push_back(
         {.name = lora_a_of(module), .shape = {adapter.rank, shape[1]}, .fill = {Initializer::Kind::uniform, bound}});
-    layout.tensors.push_back({.name = lora_b_of(module), .shape = {shape[0], adapter.rank}});
-    if (adapter.dora) layout.tensors.push_back({.name = magnitude_of(module), .shape = {shape[0]}});
+    layout.tensors.push_back({.name = lora_b_of(module), .shape = {shape[0], adapter.rank}, .pairs = weight.pairs});
+    if (adapter.dora)
+      layout.tensors.push_back({.name = magnitude_of(module), .shape = {shape[0]}, .pairs = weight.pairs});
   }
   for (const std::string& name : adapter.saved) layout.tensors.push_back(layout_spec(part, name));
   return layout;
@@ -211,8 +213,9 @@ void append_adapter_blocks(std::vector<ParameterBlock>& blocks, const PartAdapte
       const std::string module = module_of(spec.name);
       if (!modules.contains(module.substr(prefix.size()))) continue;
       of_a.push_back({lora_a_of(module), {adapter.rank, spec.shape[1]}});
-      of_b.push_back({lora_b_of(module), {spec.shape[0], adapter.rank}});
-      if (adapter.dora) magnitudes.push_back({magnitude_of(module), {spec.shape[0]}});
+      of_b.push_back({.name = lora_b_of(module), .shape = {spec.shape[0], adapter.rank}, .pairs = spec.pairs});
+      if (adapter.dora)
+        magnitudes.push_back({.name = magnitude_of(module), .shape = {spec.shape[0]}, .pairs = spec.pairs});
     }
     for (ParameterBlock* block : {&of_a, &of_b, &magnitudes})
       if (!block->empty()) blocks.push_back(std::move(*block));

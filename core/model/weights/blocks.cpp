@@ -42,7 +42,8 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
     if (!leads) continue;
     ParameterBlock& block = blocks.emplace_back();
     for (const std::string& name : names)
-      if (const TensorSpec* each = find(layout, name)) block.push_back({folder + name, each->shape, each->is_fixed});
+      if (const TensorSpec* each = find(layout, name))
+        block.push_back({folder + name, each->shape, each->is_fixed, each->pairs});
   }
   return blocks;
 }

@@ -14,6 +14,7 @@ struct ParameterSpec {
   std::string name; // as in the model directory, with its folder: "decoder.model.norm.weight"
   std::vector<int64_t> shape;
   bool is_fixed = false; // it never trains: see TensorSpec
+  AdjacentPairs pairs = {};
   int64_t elements() const;
 };
 using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this order

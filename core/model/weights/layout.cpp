@@ -40,6 +40,17 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+std::vector<int64_t> AdjacentPairs::rows_in_file(int64_t rows) const {
+  std::vector<int64_t> order;
+  if (rotated == 0) return order;
+  for (int64_t head = 0; head < rows; head += head_dim)
+    for (int64_t i = 0; i < head_dim; ++i) {
+      const int64_t half = rotated / 2, pair = 2 * (i % half) + i / half;
+      order.push_back(head + (i < rotated ? pair : i));
+    }
+  return order;
+}
+
 std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout& layout) {
   std::unordered_map<std::string_view, size_t> place;
   for (size_t i = 0; i < layout.tensors.size(); ++i) place.emplace(layout.tensors[i].name, i);

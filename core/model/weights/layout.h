@@ -20,6 +20,15 @@ struct Initializer {
 
 int64_t elements_of(const std::vector<int64_t>& shape);
 
+// Of a matrix that makes heads whose first `rotated` features of `head_dim` are turned in pairs, where files have the
+// two rows of a pair next to each other. In memory they are rotated / 2 rows apart, as operations read them.
+struct AdjacentPairs {
+  int64_t head_dim = 0, rotated = 0; // 0: rows in memory have the order of the file
+  // The row of the file that each row in memory is; empty: the same one.
+  std::vector<int64_t> rows_in_file(int64_t rows) const;
+  bool operator==(const AdjacentPairs&) const = default;
+};
+
 struct TensorSpec {
   std::string name; // as transformers, or connector.cpp for the connector, calls it
   std::vector<int64_t> shape;
@@ -29,6 +38,7 @@ struct TensorSpec {
   std::optional<DType> dtype; // none: any floating type
   bool is_fixed = false;      // a number that the model uses and no training changes: a buffer of transformers
   std::string packed_as;      // scheme, of the codes of a quantized weight: see packed_weight.h
+  AdjacentPairs pairs = {};
 };
 
 struct WeightLayout {

@@ -34,9 +34,9 @@ void require_full_rotation(ConfigReader& config) {
     config.refuse_unless(config.number(partial_key, 1, 0, 1) == 1, partial_key, "all features of a head are rotated");
 }
 
-void read_partial_rotation(ConfigReader& config, double& factor) {
-  if (factor == 1) return require_full_rotation(config);
-  if (config.has(partial_key)) factor = config.number(partial_key, std::nullopt, 0, 1);
+void read_partial_rotation(ConfigReader& config, Rope& rope) {
+  if (!rope.may_rotate_part) return require_full_rotation(config);
+  if (config.has(partial_key)) rope.partial_rotary_factor = config.number(partial_key, std::nullopt, 0, 1);
 }
 
 // The key's number; the default where it is missing, null or 0, as transformers takes it.
@@ -141,7 +141,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
   Rope rope = defaults;
   const bool has_mrope = !defaults.mrope_section.empty();
   if (config.has("rope_theta")) rope.theta = config.number("rope_theta", std::nullopt, 1, max_theta);
-  read_partial_rotation(config, rope.partial_rotary_factor);
+  read_partial_rotation(config, rope);
   // `rope_scaling` wins, as in transformers.
   const nlohmann::json* scaling = config.object("rope_scaling");
   const nlohmann::json* parameters = config.object("rope_parameters");
@@ -162,7 +162,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
                         rope.mrope_interleaved ? "the axes of this model take turns"
                                                : "this model has one axis behind the other");
   if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
-  read_partial_rotation(inner, rope.partial_rotary_factor);
+  read_partial_rotation(inner, rope);
   rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
   for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
   return rope;
@@ -204,7 +204,7 @@ Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, c
 
 void write_rope(nlohmann::json& config, const Rope& rope) {
   config["rope_theta"] = rope.theta;
-  if (rope.partial_rotary_factor != 1) config[partial_key] = rope.partial_rotary_factor;
+  if (rope.may_rotate_part) config[partial_key] = rope.partial_rotary_factor;
   const RopeScaling& scaling = rope.scaling;
   if (scaling.type == Type::none && rope.mrope_section.empty()) return;
   nlohmann::json& out = config["rope_scaling"];

@@ -35,11 +35,12 @@ struct Rope {
   std::vector<int64_t> mrope_section = {}; // see DecoderConfig
   bool mrope_interleaved = false;
   double partial_rotary_factor = 1;
+  bool may_rotate_part = false; // whether a config may say another factor than 1
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is
 // wrong or not supported is noted in the reader. `defaults`: the family's, whose rows have positions on three axes
-// where there is a section, and whose config may say another `partial_rotary_factor` where that is not 1.
+// where there is a section.
 Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults);
 // The same where layers with a sliding window have rotary positions of their own, which are not scaled: from
 // `rope_parameters` by the type of the layer, or the older keys with `rope_local_base_freq`. `local_theta`: in, the

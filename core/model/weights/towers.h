@@ -37,8 +37,9 @@ struct VisionConfig {
   double initializer_range = 0;    // for fresh weights
   double initializer_factor = 1;   // for fresh weights
   bool use_mask_token = true;
-  bool attention_bias = true; // of queries, keys and values
+  bool attention_bias = true; // of queries, keys and values; of GLM-OCR's encoder, of all linears
   bool use_qk_norm = false;   // RMSNorm of all queries and of all keys of a row, over their heads
+  bool qk_head_norm = false;  // RMSNorm of each head of queries and keys
   bool rms_norm = false;      // of the layers; otherwise LayerNorm
   bool output_norm = true;    // LayerNorm of last_hidden_state, where the family leaves it to the config
   // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
@@ -107,7 +108,10 @@ struct DecoderConfig {
   double rope_theta = Rope::default_theta;
   RopeScaling rope_scaling;
   double partial_rotary_factor = 1; // of each head's features the leading ones that are rotated
+  bool may_rotate_part = false;     // whether a config may say another factor than 1
   bool rope_reversed = false;       // heads are rotated by the negative angle: x1 cos + x2 sin, x2 cos - x1 sin
+  // Files have the two features of a rotated pair next to each other, and not half of the rotated features apart.
+  bool adjacent_pairs = false;
   // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
   std::vector<int64_t> no_rope_layers;
   // M-RoPE: how many pairs of a head's features are rotated by the positions in time, height and width. Empty: rows
@@ -148,6 +152,7 @@ struct DecoderConfig {
   bool unit_offset = false;    // RMSNorms multiply by 1 + their weight
   bool embedding_norm = false; // RMSNorm of the rows that enter
   bool gated_mlp = true;      // down(silu(gate x) * up x), named gate_proj, up_proj, down_proj; else fc2(relu(fc1 x)^2)
+  bool fused_gate = false;    // files have gate_proj and up_proj as one tensor, gate_up_proj
   bool gelu_gate = false;     // the MLP's gate is GELU, approximated with tanh, in place of SiLU
   bool scaled_tokens = false; // embeddings of tokens, unlike rows of images, are multiplied by sqrt(hidden_size)
   bool operator_names = false;        // tensors are called as in LFM2: operator_norm, feed_forward.w1

@@ -253,6 +253,28 @@ WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "glm_ocr_vision";
+  out.decoder = piece(reader, "text_config", Json::object());
+  out.decoder["model_type"] = "glm_ocr_text";
+  // transformers ties them where either of the two configs says so.
+  out.decoder["tie_word_embeddings"] =
+      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  ConfigReader vision(out.vision, reader.where()), decoder(out.decoder, reader.where());
+  const int64_t made = vision.whole("out_hidden_size", 1536, 1, most_features / 3),
+                read = decoder.whole("hidden_size", 1024, 1, most_features);
+  if (made != read)
+    reader.problems().add("'out_hidden_size' = {} of vision_config is not 'hidden_size' = {} of text_config", made,
+                          read);
+  out.connector = {{"kind", "glm_ocr"},
+                   {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
+                   {"hidden", 3 * made}}; // as often as an image has channels, in transformers
+  out.image_token_id = image_token(reader, 59280);
+  return out;
+}
+
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   constexpr const char* factor = "downsample_factor"; // how many patches a cell has each way
@@ -321,6 +343,12 @@ const std::vector<WholeModelFamily::Prefix> qwen_vl_names = {
     {"model.", "decoder.model."},
 };
 
+const std::vector<WholeModelFamily::Prefix> glm_ocr_names = {{"model.visual.downsample.", "connector.downsample."},
+                                                             {"model.visual.merger.", "connector."},
+                                                             {"model.visual.", "vision."},
+                                                             {"model.language_model.", "decoder.model."},
+                                                             {"lm_head.", "decoder.lm_head."}};
+
 // The merger has the names that Qwen2-VL's has. Those of DeepStack have their own.
 std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   std::vector<WholeModelFamily::Prefix> names;
@@ -368,6 +396,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"internvl", read_internvl, llava_names},
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
+      {"glm_ocr", read_glm_ocr, glm_ocr_names},
       {"gemma3", read_gemma3, llava_names},
       {"gemma4", read_gemma4, gemma4_names, /*head_decides_tying=*/false, /*left_out=*/"audio_config"},
       {"paligemma", read_paligemma, llava_names},

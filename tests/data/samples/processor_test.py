@@ -17,6 +17,8 @@ try:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.gemma4 import processing_gemma4
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+    from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+    from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -71,6 +73,10 @@ GEMMA4 = ("{{ bos_token }}{% for message in messages %}{{ '<|turn>' + ('model' i
           "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<|image|>' }}{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}"
           "{% endfor %}{{ '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}")
 
+GLM = ("[gMASK]<sop>{% for message in messages %}{{ '<|' + message['role'] + '|>\n' }}{{ '<think></think>\n' if message['role'] == 'assistant' else '' }}"
+       "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<|begin_of_image|><|image|><|end_of_image|>' }}"
+       "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}")
+
 
 class InternVLProcessor(processing_internvl.InternVLProcessor):
     """Without its processor of videos, which needs torchvision."""
@@ -102,6 +108,13 @@ class LightOnOcrProcessor(processing_lighton_ocr.LightOnOcrProcessor):
 
 class Gemma4Processor(processing_gemma4.Gemma4Processor):
     """With the image processor that needs no torchvision, and without those of sound and videos."""
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+class GlmProcessor(Glm46VProcessor):
+    """With the image processor that needs no torchvision, and none of videos."""
 
     def check_argument_for_proper_class(self, *_):
         pass
@@ -347,6 +360,34 @@ class Processors(unittest.TestCase):
                     self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
                     at += cells.size
             self.assertEqual(at, pixels.size)
+
+    def test_glm_ocr(self):
+        """Limits count the image twice; small images grow to a cell in proportion, but for rounding. In ChatML the tokens around an image are added."""
+        words = tokenizer_with(GLM, image="<|image|>", start="<|begin_of_image|>", end="<|end_of_image|>", mask="[gMASK]", begin="<sop>",
+                               user="<|user|>", assistant="<|assistant|>", system="<|system|>", think="<think>", thought="</think>")
+        words.image_token = "<|image|>"
+        samples = [*(([said("user", None, "Text Recognition:"), said("assistant", "The moon.")], [picture(*size)])
+                     for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7), (300, 9), (13, 700), (27, 29), (42, 70))),
+                   ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
+                   ([said("system", "Read."), said("user", None, "Table:"), said("assistant", "No."), said("user", "And ", None),
+                     said("assistant", "It is late.")], [picture(40, 90), picture(60, 200)])]
+        for least, most in ((1, 12), (3, 40), (20, 25)):
+            images = Glm46VImageProcessorPil(size={"shortest_edge": 2 * least * 28 * 28, "longest_edge": 2 * most * 28 * 28})
+            processor = GlmProcessor(images, words, None, chat_template=words.chat_template)
+            lines, pixels, image = self.processed(processor, 28, 1, samples, "<|image|>")
+            at = 0
+            for line, (messages, shown) in zip(lines, samples):
+                theirs = processor(text=processor.apply_chat_template(messages, tokenize=False), images=[shown], return_tensors="np")
+                self.assertEqual([image if token < 0 else token for token in json.loads(line)["ids"]], theirs["input_ids"][0].tolist())
+                patches = theirs["pixel_values"].reshape(-1, 2, 2, 3, 2, 14, 14)  # of a cell, which are there twice, as of two moments
+                cells = patches[:, :, :, :, 0].transpose(0, 3, 1, 4, 2, 5)
+                self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
+                at += cells.size
+            self.assertEqual(at, pixels.size)
+        for line, (messages, shown) in zip(self.processed(processor, 28, 1, samples, "<|image|>", "chatml")[0], samples):
+            ids = json.loads(line)["ids"]
+            for token in (words.convert_tokens_to_ids(name) for name in ("<|begin_of_image|>", "<|end_of_image|>")):
+                self.assertEqual(ids.count(token), len(shown))
 
     def test_lfm2_vl(self):
         tiles = {f"tile_{row}_{column}": f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 11)}

@@ -1,7 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL, Qwen3-VL and PaddleOCR-VL, Qwen3.5, LFM2, nanochat and GhostVis are variations of it: the traits in
-// DecoderConfig say which.
+// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL and GLM-OCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, nanochat and GhostVis are variations
+// of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -144,10 +144,17 @@ void read_qwen3_5(ConfigReader& config, DecoderConfig& out) {
   if (out.delta_value_heads % out.delta_key_heads)
     config.problems().add("'linear_num_key_heads' = {} is no divisor of 'linear_num_value_heads' = {}",
                           out.delta_key_heads, out.delta_value_heads);
-  if (out.rotary_dim() % 2)
+}
+
+void check_rotary_dim(ConfigReader& config, const DecoderConfig& decoder) {
+  if (decoder.may_rotate_part && decoder.rotary_dim() % 2)
     config.problems().add("'partial_rotary_factor' = {} of 'head_dim' = {} is odd, and rotary positions turn pairs of "
                           "features",
-                          out.partial_rotary_factor, out.head_dim);
+                          decoder.partial_rotary_factor, decoder.head_dim);
+  if (decoder.rotary_dim() != decoder.head_dim && decoder.rope_scaling.attention_factor != 1)
+    config.problems().add("rotary positions of the type yarn multiply rotated features by {}, which is not supported "
+                          "where {} of a head's {} features are rotated: an 'attention_factor' of 1 is",
+                          decoder.rope_scaling.attention_factor, decoder.rotary_dim(), decoder.head_dim);
 }
 
 // Only Ministral 3 scales its queries by their positions, whatever the config of another model says.
@@ -208,7 +215,8 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   if (model_type == mistral || model_type == ministral3) read_mistral_window(config, out);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
-  const Rope usual{out.rope_theta, {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor};
+  const Rope usual{out.rope_theta,     {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor,
+                   out.may_rotate_part};
   if (model_type == gemma2 || model_type == gemma3)
     read_gemma_windows(config, out);
   else if (model_type != lfm2 && model_type != qwen3_5)
@@ -222,6 +230,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.partial_rotary_factor = rope.partial_rotary_factor;
   out.mrope_section = rope.mrope_section;
   if (has_mrope) check_mrope_section(config, out);
+  check_rotary_dim(config, out);
   out.rms_norm_eps = config.number(epsilon_key(out), out.rms_norm_eps, 0, 1);
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
   if (config.has(embedding_range_key))
@@ -276,7 +285,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out["attention_multiplier"] = config.attention_multiplier;
     out["logits_scaling"] = config.logits_scaling;
   }
-  if (config.model_type == paddleocr) out[use_bias_key] = config.mlp_bias;
+  if (config.model_type == paddleocr || config.model_type == ernie) out[use_bias_key] = config.mlp_bias;
   if (config.model_type == lfm2) {
     out["block_auto_adjust_ff_dim"] = false;
     out["conv_L_cache"] = config.conv_taps;
@@ -299,7 +308,7 @@ nlohmann::json write(const DecoderConfig& config) {
     out[cap_key] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
   write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved,
-                   config.partial_rotary_factor});
+                   config.partial_rotary_factor, config.may_rotate_part});
   return out;
 }
 
@@ -329,7 +338,9 @@ WeightLayout layout(const DecoderConfig& config) {
   const Initializer one{Initializer::Kind::constant, 1}, zero{Initializer::Kind::constant, 0};
   WeightLayout out;
   out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
-  if (config.model_type == qwen3_5) out.ignored.push_back("mtp.*"); // a layer that drafts tokens
+  // A layer that drafts tokens.
+  if (config.model_type == qwen3_5) out.ignored.push_back("mtp.*");
+  if (config.model_type == glm_ocr) out.ignored.push_back(fmt::format("model.layers.{}.*", config.num_hidden_layers));
   const auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };
@@ -368,8 +379,12 @@ WeightLayout layout(const DecoderConfig& config) {
       add(rule + "norm.weight", {config.delta_value_dim}, one);
       add_last(rule + "out_proj", width, config.delta_values(), false);
     } else {
+      const size_t first = out.tensors.size();
       add_linear(layer + "self_attn.q_proj", config.query_rows(), width, config.qkv_bias);
       add_linear(layer + "self_attn.k_proj", key, width, config.qkv_bias);
+      if (config.adjacent_pairs)
+        for (size_t rotated = first; rotated < out.tensors.size(); ++rotated)
+          out.tensors[rotated].pairs = {config.head_dim, config.rotary_dim()};
       add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
       if (config.qk_norm || config.qk_row_norm) {
         add_norm(layer + names.q_norm, config.qk_norm ? config.head_dim : attended);
@@ -377,11 +392,11 @@ WeightLayout layout(const DecoderConfig& config) {
       }
       add_last(layer + names.out, width, attended, config.out_bias);
     }
-    if (config.post_norms) add_norm(layer + "post_attention_layernorm", width);
+    if (config.post_norms) add_norm(layer + names.attention_post_norm, width);
     if (config.pre_norms) add_norm(layer + names.mlp_norm, width);
-    if (config.post_norms) add_norm(layer + "post_feedforward_layernorm", width);
-    if (config.gated_mlp) add_linear(layer + names.gate, mlp, width, config.mlp_bias);
-    add_linear(layer + names.up, mlp, width, config.mlp_bias);
+    if (config.post_norms) add_norm(layer + names.mlp_post_norm, width);
+    if (config.gated_mlp && !config.fused_gate) add_linear(layer + names.gate, mlp, width, config.mlp_bias);
+    add_linear(layer + names.up, config.fused_gate ? 2 * mlp : mlp, width, config.mlp_bias);
     add_last(layer + names.down, width, mlp, config.mlp_bias);
   }
   add_norm(std::string("model.") + names.final_norm, width);
@@ -396,25 +411,17 @@ WeightLayout layout(const DecoderConfig& config) {
 
 DecoderFamily llama_family() {
   return {.name = "llama",
-          .types = {{"llama", "LlamaForCausalLM"},
-                    {mistral, "MistralForCausalLM"},
-                    {ministral3, "Ministral3ForCausalLM"},
-                    {"smollm3", "SmolLM3ForCausalLM"},
-                    {"granite", "GraniteForCausalLM"},
-                    {"olmo2", "Olmo2ForCausalLM"},
-                    {"gemma", "GemmaForCausalLM"},
-                    {gemma2, "Gemma2ForCausalLM"},
-                    {gemma3, "Gemma3ForCausalLM"},
-                    {"qwen2", "Qwen2ForCausalLM"},
-                    {"qwen3", "Qwen3ForCausalLM"},
-                    {qwen2_vl, "Qwen2VLTextModel"},
-                    {qwen2_5_vl, "Qwen2_5_VLTextModel"},
-                    {qwen3_vl, "Qwen3VLTextModel"},
-                    {qwen3_5, "Qwen3_5ForCausalLM"},
-                    {paddleocr, "PaddleOCRTextModel"},
-                    {lfm2, "Lfm2ForCausalLM"},
-                    {"nanochat", "NanoChatForCausalLM"},
-                    {"ghostvis", "GhostVisForCausalLM"}},
+          .types = {{"llama", "LlamaForCausalLM"},         {mistral, "MistralForCausalLM"},
+                    {ministral3, "Ministral3ForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
+                    {"granite", "GraniteForCausalLM"},     {"olmo2", "Olmo2ForCausalLM"},
+                    {"gemma", "GemmaForCausalLM"},         {gemma2, "Gemma2ForCausalLM"},
+                    {gemma3, "Gemma3ForCausalLM"},         {"qwen2", "Qwen2ForCausalLM"},
+                    {"qwen3", "Qwen3ForCausalLM"},         {qwen2_vl, "Qwen2VLTextModel"},
+                    {qwen2_5_vl, "Qwen2_5_VLTextModel"},   {qwen3_vl, "Qwen3VLTextModel"},
+                    {qwen3_5, "Qwen3_5ForCausalLM"},       {paddleocr, "PaddleOCRTextModel"},
+                    {ernie, "Ernie4_5ForCausalLM"},        {glm4, "Glm4ForCausalLM"},
+                    {glm_ocr, "GlmOcrTextModel"},          {lfm2, "Lfm2ForCausalLM"},
+                    {"nanochat", "NanoChatForCausalLM"},   {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,
           .write = write,
           .layout = layout,

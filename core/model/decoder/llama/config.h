@@ -9,6 +9,7 @@ namespace fvlm::llama {
 inline constexpr int64_t most_positions = int64_t{1} << 30, most_taps = 64;
 inline constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
 inline constexpr const char* paddleocr = "paddleocr_vl_text";
+inline constexpr const char *glm_ocr = "glm_ocr_text", *glm4 = "glm4", *ernie = "ernie4_5";
 inline constexpr const char *mistral = "mistral", *ministral3 = "ministral3";
 inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text", *lfm2 = "lfm2", *qwen3_5 = "qwen3_5_text";
 inline constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
@@ -29,6 +30,8 @@ struct TensorNames {
   const char *attention_norm = "input_layernorm", *mlp_norm = "post_attention_layernorm", *final_norm = "norm";
   const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm", *out = "self_attn.o_proj";
   const char *gate = "mlp.gate_proj", *up = "mlp.up_proj", *down = "mlp.down_proj";
+  // Of what a branch adds, where that is normalized.
+  const char *attention_post_norm = "post_attention_layernorm", *mlp_post_norm = "post_feedforward_layernorm";
 };
 TensorNames names_of(const DecoderConfig& config);
 

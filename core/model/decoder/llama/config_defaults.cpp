@@ -195,7 +195,7 @@ DecoderConfig qwen3_5_defaults(ConfigReader& config) {
   out.max_position_embeddings = 32768;
   out.eos_token_id = {};
   out.mlp_bias = false;
-  out.qk_norm = out.unit_offset = out.gated_attention = out.mrope_interleaved = true;
+  out.qk_norm = out.unit_offset = out.gated_attention = out.mrope_interleaved = out.may_rotate_part = true;
   out.partial_rotary_factor = 0.25;
   out.mrope_section = {11, 11, 10};
   return out;
@@ -217,6 +217,49 @@ DecoderConfig paddleocr_defaults(ConfigReader& config) {
   out.mrope_section = {16, 24, 24};
   out.tie_word_embeddings = true;
   out.qkv_bias = out.out_bias = out.mlp_bias = config.flag(use_bias_key, false);
+  return out;
+}
+
+DecoderConfig ernie_defaults(ConfigReader& config) {
+  DecoderConfig out = paddleocr_defaults(config);
+  out.num_hidden_layers = 18;
+  out.mrope_section.clear();
+  out.adjacent_pairs = true;
+  return out;
+}
+
+// Whose layers have four norms.
+DecoderConfig glm4_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 151552;
+  out.intermediate_size = 13696;
+  out.num_hidden_layers = 40;
+  out.num_key_value_heads = 2;
+  out.head_dim = 128;
+  out.max_position_embeddings = int64_t{1} << 17;
+  out.rms_norm_eps = 1.5625e-07;
+  out.partial_rotary_factor = 0.5;
+  out.eos_token_id = {151329, 151336, 151338};
+  out.qkv_bias = config.flag("attention_bias", true);
+  out.out_bias = out.mlp_bias = false;
+  out.post_norms = out.fused_gate = out.adjacent_pairs = out.may_rotate_part = true;
+  return out;
+}
+
+// GLM-4's with M-RoPE.
+DecoderConfig glm_ocr_defaults(ConfigReader& config) {
+  DecoderConfig out = glm4_defaults(config);
+  out.vocab_size = 59392;
+  out.hidden_size = 1024;
+  out.intermediate_size = 4096;
+  out.num_hidden_layers = out.num_attention_heads = 16;
+  out.num_key_value_heads = 8;
+  out.head_dim = 0;
+  out.rms_norm_eps = 1e-5;
+  out.partial_rotary_factor = 1;
+  out.mrope_section = {8, 12, 12};
+  out.eos_token_id = {};
+  out.qkv_bias = false;
   return out;
 }
 
@@ -270,7 +313,12 @@ TensorNames names_of(const DecoderConfig& config) {
             "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
             "feed_forward.w2"};
   TensorNames names;
-  if (config.post_norms) names.mlp_norm = "pre_feedforward_layernorm";
+  if (config.fused_gate) {
+    names.up = "mlp.gate_up_proj";
+    names.attention_post_norm = "post_self_attn_layernorm", names.mlp_post_norm = "post_mlp_layernorm";
+  } else if (config.post_norms) {
+    names.mlp_norm = "pre_feedforward_layernorm";
+  }
   if (!config.gated_mlp) names.up = "mlp.fc1", names.down = "mlp.fc2";
   return names;
 }
@@ -283,7 +331,8 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
       {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
       {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
-      {paddleocr, paddleocr_defaults}};
+      {paddleocr, paddleocr_defaults}, {ernie, ernie_defaults},       {glm4, glm4_defaults},
+      {glm_ocr, glm_ocr_defaults}};
   return all.at(model_type)(config);
 }
 

@@ -117,8 +117,8 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       layer.in = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
       layer.out = linear(i, {names.out}, config.out_bias);
     }
-    layer.up =
-        config.gated_mlp ? linear(i, {names.gate, names.up}, config.mlp_bias) : linear(i, {names.up}, config.mlp_bias);
+    layer.up = config.gated_mlp && !config.fused_gate ? linear(i, {names.gate, names.up}, config.mlp_bias)
+                                                      : linear(i, {names.up}, config.mlp_bias);
     layer.down = linear(i, {names.down}, config.mlp_bias);
     if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
       for (const auto* each : {&layer.in, &layer.out, &layer.up, &layer.down})
@@ -128,8 +128,8 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       layer.mlp_norm = norm(layer_name(i, names.mlp_norm));
     }
     if (config.post_norms) {
-      layer.attention_post_norm = norm(layer_name(i, "post_attention_layernorm"));
-      layer.mlp_post_norm = norm(layer_name(i, "post_feedforward_layernorm"));
+      layer.attention_post_norm = norm(layer_name(i, names.attention_post_norm));
+      layer.mlp_post_norm = norm(layer_name(i, names.mlp_post_norm));
     }
     if ((!config.qk_norm && !config.qk_row_norm) || layer.convolves() || layer.delta) continue;
     layer.q_norm = norm(layer_name(i, names.q_norm));

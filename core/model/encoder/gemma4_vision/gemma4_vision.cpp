@@ -4,9 +4,7 @@
 namespace fvlm::model {
 
 std::unique_ptr<Encoder> gemma4_vision_encoder(const VisionConfig& config, Parameters& parameters) {
-  const CellVit::Traits::NormedBranches norms{.query = "self_attn.q_norm",
-                                              .key = "self_attn.k_norm",
-                                              .after_attention = "post_attention_layernorm",
+  const CellVit::Traits::NormedBranches norms{.after_attention = "post_attention_layernorm",
                                               .after_mlp = "post_feedforward_layernorm"};
   const CellVit::Traits traits{.patch = "patch_embedder.input_proj",
                                .position = "patch_embedder.position_embedding_table",
@@ -20,6 +18,8 @@ std::unique_ptr<Encoder> gemma4_vision_encoder(const VisionConfig& config, Param
                                .down = "mlp.down_proj.linear",
                                .biases = false,
                                .channels_last = true,
+                               .q_norm = "self_attn.q_norm",
+                               .k_norm = "self_attn.k_norm",
                                .normed_branches = &norms};
   return std::make_unique<CellVit>(config, traits, parameters);
 }

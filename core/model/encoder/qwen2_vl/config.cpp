@@ -1,6 +1,6 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 (transformers'
-// Qwen2VisionTransformerPretrainedModel, Qwen2_5_VisionTransformerPretrainedModel, Qwen3VLVisionModel and
-// Qwen3_5VisionModel) without their mergers, which are the connector.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-OCR (transformers'
+// Qwen2VisionTransformerPretrainedModel, Qwen2_5_VisionTransformerPretrainedModel, Qwen3VLVisionModel,
+// Qwen3_5VisionModel and GlmOcrVisionModel) without their mergers, which are the connector.
 #include "model/encoder/axial_rope.h"
 #include "model/weights/model_family.h"
 
@@ -13,7 +13,7 @@ namespace fvlm {
 namespace {
 
 constexpr const char *qwen2 = "qwen2_vl_vision", *qwen2_5 = "qwen2_5_vl_vision", *qwen3 = "qwen3_vl_vision",
-                     *qwen3_5 = "qwen3_5_vision";
+                     *qwen3_5 = "qwen3_5_vision", *glm_ocr = "glm_ocr_vision";
 
 // Qwen2-VL calls the encoder's width embed_dim, and hidden_size what the merger makes.
 struct Keys {
@@ -25,7 +25,8 @@ Keys keys_of(const std::string& model_type) {
 }
 
 const char* activation_of(const std::string& model_type) {
-  return model_type == qwen2 ? "quick_gelu" : model_type == qwen2_5 ? "silu" : "gelu_pytorch_tanh";
+  if (model_type == qwen2_5 || model_type == glm_ocr) return "silu";
+  return model_type == qwen2 ? "quick_gelu" : "gelu_pytorch_tanh";
 }
 
 // Qwen3.5 reads no inner layers.
@@ -52,10 +53,22 @@ void check(ConfigReader& reader, const VisionConfig& config) {
   const char* activation = activation_of(config.model_type);
   reader.refuse_unless(config.hidden_act == activation, "hidden_act", fmt::format("only {} is", activation));
   check_axial_rope(reader, config);
-  if (config.rms_norm && config.window_size < config.image_size)
+  if (config.model_type == qwen2_5 && config.window_size < config.image_size)
     reader.problems().add("'window_size' = {} is less than the {} pixels that become one row of the decoder",
                           config.window_size, config.image_size);
   check_positions(reader, config);
+}
+
+void read_glm_ocr(ConfigReader& reader, VisionConfig& out) {
+  out.num_hidden_layers = reader.whole("depth", 24, 1, most_layers);
+  out.hidden_size = reader.whole("hidden_size", 1024, 1, most_features);
+  out.out_hidden_size = reader.whole("out_hidden_size", 1536, 1, most_features);
+  out.intermediate_size = reader.whole("intermediate_size", 4096, 1, most_features);
+  out.layer_norm_eps = reader.number("rms_norm_eps", 1e-5, 0, 1);
+  out.attention_bias = reader.flag("attention_bias", true);
+  out.rms_norm = out.qk_head_norm = true;
+  reader.refuse_unless(reader.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
+                       "towers are trained without dropout; set it to 0");
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
@@ -79,6 +92,7 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   out.layer_norm_eps = 1e-6; // whatever a config says
   out.rms_norm = is_qwen2_5;
   out.image_size = out.patch_size * out.spatial_merge_size;
+  if (model_type == glm_ocr) read_glm_ocr(reader, out);
   if (is_qwen2_5) {
     out.window_size = reader.whole("window_size", 112, 1, 1 << 14);
     out.tokens_per_second = reader.whole("tokens_per_second", 4, 1, 1000);
@@ -108,6 +122,10 @@ nlohmann::json write(const VisionConfig& config) {
     out["mlp_ratio"] = config.intermediate_size / config.hidden_size;
   else
     out["intermediate_size"] = config.intermediate_size;
+  if (config.model_type == glm_ocr) {
+    out["rms_norm_eps"] = config.layer_norm_eps;
+    out["attention_bias"] = config.attention_bias;
+  }
   if (config.num_position_embeddings > 0) out["num_position_embeddings"] = config.num_position_embeddings;
   if (config.model_type == qwen3) out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
   if (config.model_type == qwen2_5) {
@@ -127,9 +145,10 @@ WeightLayout layout(const VisionConfig& config) {
   const bool has_positions = config.num_position_embeddings > 0;
   out.ignored = {"merger.*"};
   if (config.model_type == qwen3) out.ignored.push_back("deepstack_merger_list.*");
+  if (config.model_type == glm_ocr) out.ignored.push_back("downsample.*");
   const auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {
     out.tensors.push_back({name + ".weight", {outputs, inputs}, weight});
-    out.tensors.push_back({name + ".bias", {outputs}, zero});
+    if (config.attention_bias) out.tensors.push_back({name + ".bias", {outputs}, zero});
   };
   const auto norm = [&](const std::string& name) {
     out.tensors.push_back({name + ".weight", {width}, one});
@@ -137,16 +156,17 @@ WeightLayout layout(const VisionConfig& config) {
   };
   out.tensors.push_back(
       {"patch_embed.proj.weight", {width, config.num_channels, config.temporal_patch_size, patch, patch}, weight});
-  if (has_positions) {
-    out.tensors.push_back({"patch_embed.proj.bias", {width}, zero});
-    out.tensors.push_back({"pos_embed.weight", {config.num_position_embeddings, width}, weight});
-  }
+  if (has_positions || config.qk_head_norm) out.tensors.push_back({"patch_embed.proj.bias", {width}, zero});
+  if (has_positions) out.tensors.push_back({"pos_embed.weight", {config.num_position_embeddings, width}, weight});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("blocks.{}.", i);
     norm(layer + "norm1");
     norm(layer + "norm2");
     linear(layer + "attn.qkv", 3 * width, width);
     linear(layer + "attn.proj", width, width);
+    if (config.qk_head_norm)
+      for (const char* name : {"attn.q_norm.weight", "attn.k_norm.weight"})
+        out.tensors.push_back({layer + name, {config.head_dim()}, one});
     if (config.rms_norm) {
       linear(layer + "mlp.gate_proj", mlp, width);
       linear(layer + "mlp.up_proj", mlp, width);
@@ -156,6 +176,7 @@ WeightLayout layout(const VisionConfig& config) {
       linear(layer + (has_positions ? "mlp.linear_fc2" : "mlp.fc2"), width, mlp);
     }
   }
+  if (config.qk_head_norm) norm("post_layernorm");
   return out;
 }
 
@@ -170,7 +191,8 @@ EncoderFamily qwen2_vl_family() {
           .types = {{qwen2, "Qwen2VisionTransformerPretrainedModel"},
                     {qwen2_5, "Qwen2_5_VisionTransformerPretrainedModel"},
                     {qwen3, "Qwen3VLVisionModel"},
-                    {qwen3_5, "Qwen3_5VisionModel"}},
+                    {qwen3_5, "Qwen3_5VisionModel"},
+                    {glm_ocr, "GlmOcrVisionModel"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -1,0 +1,47 @@
+"""The way of a GLM-OCR that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported, and transformers has the
+same losses, gradient steps, floating-point operations and generated tokens.
+
+usage: glm_ocr_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import unittest
+
+from picture_questions import folder, make
+from cell_tuning import CellPictures, ImageGeneration, ImageTraining, write_questions
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+
+SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (5, 11)]  # 4 x 3, 1, 2 x 8, 8 x 4 and, grown to the width of a cell, 1 x 2 cells
+
+
+class Processor(Glm46VProcessor):
+    """With the image processor that needs no torchvision, and none of videos."""
+
+    def __init__(self, image_processor, tokenizer, chat_template):
+        super().__init__(image_processor, tokenizer, None, chat_template)
+
+    def check_argument_for_proper_class(self, *_):
+        pass
+
+
+def setUpModule():
+    words = make("make-glm-ocr", SIZES, 40, 1024)
+    GlmOcr.processor = Processor(Glm46VImageProcessorPil.from_pretrained(folder / "hf"), words, words.chat_template)
+    (folder / "all.lua").write_text(write_questions(SIZES))
+
+
+class GlmOcr(CellPictures):
+    sizes, end, decoder = SIZES, "", "model.layers"
+
+    def frames_in(self, inputs):
+        return inputs["image_grid_thw"].prod(1).sum().item() // 4
+
+
+class Generation(GlmOcr, ImageGeneration, unittest.TestCase):
+    without_videos = "videos are not supported with the image processor of GLM-OCR"
+
+
+class Training(GlmOcr, ImageTraining, unittest.TestCase):
+    pass
+
+
+if __name__ == "__main__":
+    unittest.main()
