@@ -26,8 +26,7 @@ enum class TileForm {
 // Whether tiles are cells, the squares of patches that become one row of the decoder each.
 constexpr bool has_cells(TileForm form) {
   return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr ||
-         form == TileForm::lfm2_vl || form == TileForm::paddleocr || form == TileForm::gemma4 ||
-         form == TileForm::glm;
+         form == TileForm::lfm2_vl || form == TileForm::paddleocr || form == TileForm::gemma4 || form == TileForm::glm;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all

@@ -251,6 +251,12 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.queries_alone = records && of_q.max_length == 1 && kv_gradient && kv_gradient == v.value.gradient &&
                         kv_gradient->accepts_deferred_queries() && q.value.data.size(1) == q.count * shape.head_dim;
   const Attention& op = attention_for(query);
+  // Heads so wide that no plugin for GPUs attends with them: in parts of the keys that a row may see, which takes less
+  // memory than one masked softmax over all of them.
+  constexpr int64_t widest = 256;
+  if (shape.causal && shape.head_dim > widest && op.backend().instance().computes_with_aten() &&
+      !real_device(options_.device).is_cpu())
+    return range_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   if (op.query().guests) shared_kv.gradient->accept_deferred_queries();
   if (op.query().queries_alone) kv_gradient->close_to_deferred_queries();
   if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0)

@@ -71,7 +71,8 @@ def setUpModule():
     tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr"):
+    tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
+    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "gemma4"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -80,7 +81,7 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr"):
+    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "gemma4"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -162,6 +163,9 @@ class WholeModels(unittest.TestCase):
 
     def test_glm_ocr_shares_pages_of_cells(self):
         self.check("glm-ocr.model")
+
+    def test_gemma4_shares_pages_of_cells_and_keys_of_layers(self):
+        self.check("gemma4.model")
 
     def test_a_video_is_one_part_of_a_message(self):
         clip = [picture(60, step=step) for step in STEPS]

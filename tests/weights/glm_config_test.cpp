@@ -22,18 +22,20 @@ const TensorSpec* find(const WeightLayout& layout, const std::string& name) {
 }
 
 TEST(GlmConfig, ReadsWhatItWrites) {
-  for (const Json& config : {Json{{"model_type", "glm4"}}, Json{{"model_type", "glm4"}, {"partial_rotary_factor", 1.0}},
-                             Json{{"model_type", "ernie4_5"}, {"use_bias", true}}, Json{{"model_type", "glm_ocr_text"}},
-                             Json{{"model_type", "glm_ocr_text"},
-                                  {"head_dim", 128},
-                                  {"rope_parameters", {{"mrope_section", {16, 8, 8}}, {"partial_rotary_factor", 0.5}}}}})
+  for (const Json& config :
+       {Json{{"model_type", "glm4"}}, Json{{"model_type", "glm4"}, {"partial_rotary_factor", 1.0}},
+        Json{{"model_type", "ernie4_5"}, {"use_bias", true}}, Json{{"model_type", "glm_ocr_text"}},
+        Json{{"model_type", "glm_ocr_text"},
+             {"head_dim", 128},
+             {"rope_parameters", {{"mrope_section", {16, 8, 8}}, {"partial_rotary_factor", 0.5}}}}})
     EXPECT_EQ(read(config_json(read(config))), read(config)) << config.dump();
   EXPECT_EQ(read({{"model_type", "glm4"}}).rotary_dim(), 64);
 }
 
 TEST(GlmConfig, HasFourNormsAndOneTensorOfGateAndUp) {
   const WeightLayout layout = layout_of(read({{"model_type", "glm_ocr_text"}, {"num_hidden_layers", 1}}));
-  for (const char* norm : {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"})
+  for (const char* norm :
+       {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"})
     EXPECT_NE(find(layout, std::string("model.layers.0.") + norm + ".weight"), nullptr) << norm;
   ASSERT_NE(find(layout, "model.layers.0.mlp.gate_up_proj.weight"), nullptr);
   EXPECT_EQ(find(layout, "model.layers.0.mlp.gate_up_proj.weight")->shape, (std::vector<int64_t>{8192, 1024}));
@@ -43,7 +45,8 @@ TEST(GlmConfig, HasFourNormsAndOneTensorOfGateAndUp) {
 TEST(GlmConfig, HasAdjacentPairsOfQueriesAndKeysAlone) {
   const WeightLayout layout = layout_of(read({{"model_type", "glm4"}, {"num_hidden_layers", 1}}));
   for (const TensorSpec& spec : layout.tensors) {
-    const bool is_rotated = spec.name.find("q_proj") != std::string::npos || spec.name.find("k_proj") != std::string::npos;
+    const bool is_rotated =
+        spec.name.find("q_proj") != std::string::npos || spec.name.find("k_proj") != std::string::npos;
     EXPECT_EQ(spec.pairs, is_rotated ? (AdjacentPairs{128, 64}) : AdjacentPairs()) << spec.name;
   }
 }
