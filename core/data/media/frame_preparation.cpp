@@ -161,14 +161,14 @@ int64_t FramePreparation::frames_within(int64_t max_cells, ImageSize frame, int6
 }
 
 void FramePreparation::require_videos() const {
-  if (has_cells() && processor_->tile_form == TileForm::glm)
-    throw Error(ErrorKind::data, "videos are not supported with the image processor of GLM-OCR")
+  if (!has_cells() || processor_->video) return;
+  if (processor_->tile_form == TileForm::glm || processor_->tile_form == TileForm::gemma4)
+    throw Error(ErrorKind::data, "videos are not supported with the image processor of {}",
+                processor_->tile_form == TileForm::glm ? "GLM-OCR" : "Gemma 4")
         .advise("show single images, each with an <image> in the text");
-  if (has_cells() && !processor_->video)
-    throw Error(ErrorKind::data, "the model's folder does not say how videos are prepared")
-        .advise(
-            "copy the video_preprocessor_config.json of the model there, or show single images in place of a video, "
-            "each with an <image> in the text");
+  throw Error(ErrorKind::data, "the model's folder does not say how videos are prepared")
+      .advise("copy the video_preprocessor_config.json of the model there, or show single images in place of a video, "
+              "each with an <image> in the text");
 }
 
 Image FramePreparation::decoded(std::span<const std::byte> file) {
