@@ -144,9 +144,10 @@ class CellFolders:
                 for file in self.files:
                     self.assertEqual((root / name / file).read_bytes(), (back / file).read_bytes())
                 self.assertEqual(*(json.loads((one / "config.json").read_text()) for one in (root / name, back)))
-                again = AutoModelForImageTextToText.from_pretrained(back).eval()
+                # Both read from files: on some CPUs sums depend on where weights lie in memory.
+                source, again = (AutoModelForImageTextToText.from_pretrained(one).eval() for one in (root / name, back))
                 for given in self.inputs(model.config):
-                    self.assertTrue(torch.equal(again(**given).logits, model(**given).logits))
+                    self.assertTrue(torch.equal(again(**given).logits, source(**given).logits))
 
 
 def edit(*keys):
