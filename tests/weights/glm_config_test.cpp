@@ -12,11 +12,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-DecoderConfig read(const Json& config) {
+DecoderConfig read_glm(const Json& config) {
   return read_decoder_config(config, "config.json");
 }
 
-const TensorSpec* find(const WeightLayout& layout, const std::string& name) {
+const TensorSpec* spec_named(const WeightLayout& layout, const std::string& name) {
   const auto found = std::ranges::find(layout.tensors, name, &TensorSpec::name);
   return found == layout.tensors.end() ? nullptr : &*found;
 }
@@ -28,22 +28,22 @@ TEST(GlmConfig, ReadsWhatItWrites) {
         Json{{"model_type", "glm_ocr_text"},
              {"head_dim", 128},
              {"rope_parameters", {{"mrope_section", {16, 8, 8}}, {"partial_rotary_factor", 0.5}}}}})
-    EXPECT_EQ(read(config_json(read(config))), read(config)) << config.dump();
-  EXPECT_EQ(read({{"model_type", "glm4"}}).rotary_dim(), 64);
+    EXPECT_EQ(read_glm(config_json(read_glm(config))), read_glm(config)) << config.dump();
+  EXPECT_EQ(read_glm({{"model_type", "glm4"}}).rotary_dim(), 64);
 }
 
 TEST(GlmConfig, HasFourNormsAndOneTensorOfGateAndUp) {
-  const WeightLayout layout = layout_of(read({{"model_type", "glm_ocr_text"}, {"num_hidden_layers", 1}}));
+  const WeightLayout layout = layout_of(read_glm({{"model_type", "glm_ocr_text"}, {"num_hidden_layers", 1}}));
   for (const char* norm :
        {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"})
-    EXPECT_NE(find(layout, std::string("model.layers.0.") + norm + ".weight"), nullptr) << norm;
-  ASSERT_NE(find(layout, "model.layers.0.mlp.gate_up_proj.weight"), nullptr);
-  EXPECT_EQ(find(layout, "model.layers.0.mlp.gate_up_proj.weight")->shape, (std::vector<int64_t>{8192, 1024}));
-  EXPECT_EQ(find(layout, "model.layers.0.mlp.up_proj.weight"), nullptr);
+    EXPECT_NE(spec_named(layout, std::string("model.layers.0.") + norm + ".weight"), nullptr) << norm;
+  ASSERT_NE(spec_named(layout, "model.layers.0.mlp.gate_up_proj.weight"), nullptr);
+  EXPECT_EQ(spec_named(layout, "model.layers.0.mlp.gate_up_proj.weight")->shape, (std::vector<int64_t>{8192, 1024}));
+  EXPECT_EQ(spec_named(layout, "model.layers.0.mlp.up_proj.weight"), nullptr);
 }
 
 TEST(GlmConfig, HasAdjacentPairsOfQueriesAndKeysAlone) {
-  const WeightLayout layout = layout_of(read({{"model_type", "glm4"}, {"num_hidden_layers", 1}}));
+  const WeightLayout layout = layout_of(read_glm({{"model_type", "glm4"}, {"num_hidden_layers", 1}}));
   for (const TensorSpec& spec : layout.tensors) {
     const bool is_rotated =
         spec.name.find("q_proj") != std::string::npos || spec.name.find("k_proj") != std::string::npos;
@@ -60,14 +60,14 @@ TEST(AdjacentPairs, AreHalfOfTheRotatedRowsApartInMemory) {
 TEST(GlmConfig, RefusesYarnThatScalesAPartOfAHead) {
   const Json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1024}};
   try {
-    (void)read({{"model_type", "glm4"}, {"rope_scaling", yarn}});
+    (void)read_glm({{"model_type", "glm4"}, {"rope_scaling", yarn}});
     FAIL() << "it was read";
   } catch (const Error& error) {
     EXPECT_NE(error.text().find("64 of a head's 128 features"), std::string::npos) << error.text();
   }
   Json unscaled = yarn;
   unscaled["attention_factor"] = 1.0;
-  EXPECT_EQ(read({{"model_type", "glm4"}, {"rope_scaling", unscaled}}).rotary_dim(), 64);
+  EXPECT_EQ(read_glm({{"model_type", "glm4"}, {"rope_scaling", unscaled}}).rotary_dim(), 64);
 }
 
 } // namespace
