@@ -110,15 +110,16 @@ struct Block {
 };
 
 // Rows [begin, end), in parts whose scores take little memory, each with the keys that any of its rows attends to and
-// few others.
+// few others. Parts begin at whole multiples of a few rows, with which matrix products of 16-bit types are far faster.
 template <class Body>
 void each_range(const AttentionShape& shape, int64_t begin, int64_t end, int64_t min_rows, Body&& body) {
-  constexpr int64_t max_rows = 1024;
+  constexpr int64_t max_rows = 1024, multiple = 8;
   const int64_t ahead = shape.longest > 0 ? shape.longest : end - begin, // with its own, as `back`
       back = shape.window > 0 && !shape.first.defined() ? std::min(shape.window, ahead) : ahead,
-                rows = std::clamp(back, min_rows, max_rows);
+                rows = (std::clamp(back, min_rows, max_rows) + multiple - 1) / multiple * multiple;
   for (int64_t first = begin; first < end; first += rows) {
-    const int64_t stop = std::min(first + rows, end), first_key = std::max(begin, first - back + 1);
+    const int64_t stop = std::min(first + rows, end), hidden = std::max<int64_t>(0, first - back + 1 - begin),
+                  first_key = begin + hidden / multiple * multiple;
     int64_t stop_key = stop;
     if (shape.last.defined()) { // read where that needs no synchronization
       const auto* const last = shape.last.is_cpu() ? shape.last.const_data_ptr<int32_t>() : nullptr;
