@@ -117,8 +117,8 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
   }
   for (const ParameterBlock& block : blocks)
     for (const ParameterSpec& spec : block)
-      if (const std::vector<int64_t> rows = spec.pairs.rows_in_file(spec.shape[0]); !rows.empty())
-        by_name_.at(spec.name)->rows_in_file = at::tensor(rows, at::kLong);
+      if (spec.pairs.rotated > 0)
+        by_name_.at(spec.name)->rows_in_file = at::tensor(spec.pairs.rows_in_file(spec.shape[0]), at::kLong);
 }
 
 // The one model that has the memory writes its adapters beside the weights: others may compute at the same time.
