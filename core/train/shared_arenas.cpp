@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
@@ -40,13 +41,31 @@ dist::PendingPointer SharedArenas::reduce(const at::Tensor& gradients, const dis
   return group_->reduce_scatter(gradients, dist::inside(slices_, part));
 }
 
+namespace {
+
+at::Tensor norm_of(const at::Tensor& values, at::OptionalIntArrayRef dimensions = {}) {
+  return at::linalg_vector_norm(values, 2, dimensions, false, at::kFloat);
+}
+
+// On a CPU ATen adds the squares up one after the other, which made the norm of nine million in float32 0.15 % too
+// small: they are taken in parts.
+at::Tensor norm_of_all(const at::Tensor& values) {
+  constexpr int64_t part = 4096;
+  if (!values.is_cpu()) return norm_of(values);
+  const int64_t whole = values.numel() / part * part;
+  const at::Tensor parts = norm_of(values.narrow(0, 0, whole).view({-1, part}), at::IntArrayRef{1}),
+                   rest = norm_of(values.narrow(0, whole, values.numel() - whole)).view({1});
+  return at::linalg_vector_norm(at::concat({parts, rest}), 2, {}, false, at::kDouble);
+}
+
+} // namespace
+
 at::Tensor SharedArenas::norm(const at::Tensor& gradients) const {
-  const auto of = [](const at::Tensor& values) { return at::linalg_vector_norm(values, 2, {}, false, at::kFloat); };
-  if (!group_) return of(gradients);
+  if (!group_) return norm_of_all(gradients);
   const dist::Slice& slice = slices_[rank_];
   norms_.zero_();
   const at::Tensor own = gradients.numel() == elements_ ? gradients.narrow(0, slice.begin, slice.length) : gradients;
-  norms_.narrow(0, static_cast<int64_t>(rank_), 1).copy_(of(own));
+  norms_.narrow(0, static_cast<int64_t>(rank_), 1).copy_(norm_of_all(own));
   group_->all_reduce(norms_, dist::Reduction::sum)->wait();
   return at::linalg_vector_norm(norms_, 2);
 }
