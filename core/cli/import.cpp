@@ -106,8 +106,7 @@ Options import_options() {
       .value("model", "DIR",
              "a folder of LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL, Gemma 3, Gemma 4, PaliGemma, "
              "Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral, Mistral Small 3.1, Ministral 3, "
-             "LightOnOCR, "
-             "LFM2-VL, PaddleOCR-VL or GLM-OCR, with its tokenizer.json")
+             "LightOnOCR, LFM2-VL, PaddleOCR-VL or GLM-OCR, with its tokenizer.json")
       .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .value("decoder", "DIR", "the language model: a folder of the Llama family or Gemma 4, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")

@@ -1,4 +1,4 @@
-"""Decoders of Llama's family against transformers: logits, loss and every gradient, generated tokens, and folders that go through
+"""Decoders of Llama's family and of Gemma 4's against transformers: logits, loss and every gradient, generated tokens, and folders that go through
 the engine and back.
 
 usage: families_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
