@@ -21,13 +21,15 @@ class CellFolders:
     further = []  # tokens behind IMAGE
     files = ["preprocessor_config.json", "tokenizer.json"]
 
+    has_token_types = False  # whether transformers' model wants to be told which tokens are those of images
+
     def side(self, config):
         """Of a cell, in pixels."""
-        raise NotImplementedError
+        return config.vision_config.spatial_merge_size * config.vision_config.patch_size
 
     def shown(self, lines, columns):
         """Tokens of an image."""
-        raise NotImplementedError
+        return [IMAGE + 1] + [IMAGE] * (lines * columns) + [IMAGE + 2]
 
     def given_images(self, config, images, grids):
         """What transformers' model gets of a text's images, [3, height, width] each."""
@@ -88,6 +90,8 @@ class CellFolders:
                 parts = own.split([lines * columns for lines, columns in grids])
                 images = [part.unflatten(0, grid).permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2) for part, grid in zip(parts, grids)]
                 given |= self.given_images(config, images, grids)
+            if self.has_token_types:
+                given["mm_token_type_ids"] = (given["input_ids"] == IMAGE).int()
             yield given
 
     def own_name(self, name):

@@ -45,9 +45,6 @@ class Gemma4(CellFolders, unittest.TestCase):
     def side(self, config):
         return config.vision_config.pooling_kernel_size * config.vision_config.patch_size
 
-    def shown(self, lines, columns):
-        return [257] + [IMAGE] * (lines * columns) + [258]
-
     def adjust(self, model):
         """Buffers, and scores that are not so sharp, having no factor, that float32 rounds gradients by more than is allowed."""
         for name, parameter in model.named_parameters():

@@ -40,12 +40,7 @@ class GlmOcr(CellFolders, unittest.TestCase):
     names = [("model.visual.downsample.", "downsample."), ("model.visual.merger.", ""), ("model.visual.", "vision."),
              ("model.language_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")]
     further = ["<|begin_of_image|>", "<|end_of_image|>"]
-
-    def side(self, config):
-        return config.vision_config.spatial_merge_size * config.vision_config.patch_size
-
-    def shown(self, lines, columns):
-        return [257] + [IMAGE] * (lines * columns) + [258]
+    has_token_types = True
 
     def given_images(self, config, images, grids):
         vision = config.vision_config
@@ -54,10 +49,6 @@ class GlmOcr(CellFolders, unittest.TestCase):
                 for image in images]
         return {"pixel_values": torch.cat(rows).expand(-1, -1, vision.temporal_patch_size, -1, -1).flatten(1),
                 "image_grid_thw": torch.tensor([[1, lines * merge, columns * merge] for lines, columns in grids])}
-
-    def inputs(self, config):
-        for given in super().inputs(config):
-            yield given | {"mm_token_type_ids": (given["input_ids"] == IMAGE).int()}
 
     def write_processor(self, folder, name, config):
         vision = config.vision_config

@@ -37,22 +37,13 @@ class PaddleOcrVl(CellFolders, unittest.TestCase):
     names = [("model.visual.vision_model.", "vision."), ("model.projector.pre_norm.", "ln_q."), ("model.projector.linear_1.", "mlp.0."),
              ("model.projector.linear_2.", "mlp.2."), ("model.language_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")]
     further = ["<|IMAGE_START|>", "<|IMAGE_END|>"]
-
-    def side(self, config):
-        return config.vision_config.spatial_merge_size * config.vision_config.patch_size
-
-    def shown(self, lines, columns):
-        return [257] + [IMAGE] * (lines * columns) + [258]
+    has_token_types = True
 
     def given_images(self, config, images, grids):
         patch, merge = config.vision_config.patch_size, config.vision_config.spatial_merge_size
         return {"pixel_values": torch.cat([image.unflatten(2, (-1, patch)).unflatten(1, (-1, patch)).permute(1, 3, 0, 2, 4).flatten(0, 1)
                                            for image in images]),
                 "image_grid_thw": torch.tensor([[1, lines * merge, columns * merge] for lines, columns in grids])}
-
-    def inputs(self, config):
-        for given in super().inputs(config):
-            yield given | {"mm_token_type_ids": (given["input_ids"] == IMAGE).int()}
 
     def write_processor(self, folder, name, config):
         vision = config.vision_config
