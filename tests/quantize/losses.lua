@@ -26,7 +26,8 @@ if scheme ~= "" then -- the decoder in few bits, for an encoder that stays as it
   stages[2] = stage("aware", {
     freeze = "vision",
     quantization_aware = true,
-    optimizer = fvlm.adamw { lr = 3e-4, weight_decay = 0.01 },
+    -- At 3e-4 two of twenty runs began to learn colours, and their losses of held-out samples ended 3 % higher.
+    optimizer = fvlm.adamw { lr = 1e-4, weight_decay = 0.01 },
     samples = 9600,
   })
 end
