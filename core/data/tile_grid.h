@@ -2,31 +2,36 @@
 #pragma once
 #include "recipe/image_grid.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace fvlm {
 
-// Of which family of models: it decides how the grid is chosen (ImageProcessor), and which tokens stand around the rows
-// of tiles (visual_marks.h).
+// Of which family of models: it decides how the grid is chosen (media/tile_forms/), and which tokens stand around the
+// rows of tiles (visual_marks.h).
 enum class TileForm {
-  idefics3,
-  internvl,
-  llava_next,
-  llava_onevision,
-  qwen2_vl,
-  pixtral,
-  lighton_ocr,
-  lfm2_vl,
-  paddleocr,
-  gemma4,
-  glm
+#define FVLM_TILE_FORM(name, ...) name,
+#include "data/tile_forms.inc"
+#undef FVLM_TILE_FORM
 };
-// Whether tiles are cells, the squares of patches that become one row of the decoder each.
+// A line of tile_forms.inc.
+struct TileFormTraits {
+  const char* model;
+  bool has_cells;
+  const char *before, *behind; // tokens; empty: none
+};
+constexpr TileFormTraits traits_of(TileForm form) {
+  constexpr TileFormTraits all[]{
+#define FVLM_TILE_FORM(name, ...) {__VA_ARGS__},
+#include "data/tile_forms.inc"
+#undef FVLM_TILE_FORM
+  };
+  return all[static_cast<size_t>(form)];
+}
 constexpr bool has_cells(TileForm form) {
-  return form == TileForm::qwen2_vl || form == TileForm::pixtral || form == TileForm::lighton_ocr ||
-         form == TileForm::lfm2_vl || form == TileForm::paddleocr || form == TileForm::gemma4 || form == TileForm::glm;
+  return traits_of(form).has_cells;
 }
 
 // The tiles come row by row, and after them the whole image as one more frame, unless they are cells, which are all

@@ -80,34 +80,12 @@ std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
-struct Around {
-  const char *start = "", *end = "";
-};
-
-// The tokens before and behind all rows of an image.
-Around tokens_around(TileForm form) {
-  switch (form) {
-  case TileForm::internvl:
-    return {"<img>", "</img>"};
-  case TileForm::qwen2_vl:
-    return {"<|vision_start|>", "<|vision_end|>"};
-  case TileForm::lfm2_vl:
-    return {"<|image_start|>", "<|image_end|>"};
-  case TileForm::paddleocr:
-    return {"<|IMAGE_START|>", "<|IMAGE_END|>"};
-  case TileForm::gemma4:
-    return {"<|image>", "<image|>"};
-  case TileForm::glm:
-    return {"<|begin_of_image|>", "<|end_of_image|>"};
-  default:
-    return {};
-  }
-}
-
-std::vector<TokenId> rows_between(const Tokenizer& tokenizer, Around around, int64_t rows) {
-  std::vector<TokenId> ids{special_token(tokenizer, around.start)};
+// Of a form without tokens between tiles.
+std::vector<TokenId> rows_alone(const Tokenizer& tokenizer, TileFormTraits form, int64_t rows) {
+  std::vector<TokenId> ids;
+  if (*form.before) ids.push_back(special_token(tokenizer, form.before));
   append_rows(ids, rows);
-  ids.push_back(special_token(tokenizer, around.end));
+  if (*form.behind) ids.push_back(special_token(tokenizer, form.behind));
   return ids;
 }
 
@@ -122,8 +100,8 @@ std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int
 }
 
 std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
-  const Around around = tokens_around(TileForm::lfm2_vl);
-  std::vector<TokenId> ids{special_token(tokenizer, around.start)};
+  constexpr TileFormTraits form = traits_of(TileForm::lfm2_vl);
+  std::vector<TokenId> ids{special_token(tokenizer, form.before)};
   const int64_t side = grid.tile_cells;
   if (side == 0) append_rows(ids, grid.rows * grid.columns * rows_per_frame);
   for (int64_t row = 1; side > 0 && row <= grid.rows / side; ++row)
@@ -135,7 +113,7 @@ std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int
     ids.push_back(special_token(tokenizer, "<|img_thumbnail|>"));
     append_rows(ids, grid.whole_rows * grid.whole_columns * rows_per_frame);
   }
-  ids.push_back(special_token(tokenizer, around.end));
+  ids.push_back(special_token(tokenizer, form.behind));
   return ids;
 }
 
@@ -146,11 +124,11 @@ std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, 
   if (image.front() == visual_placeholder) return image; // nothing stands before it
   const bool is_begun = mark > 0 && ids[mark - 1] == image.front();
   const bool is_ended = mark + 1 < ids.size() && ids[mark + 1] == image.back();
-  const Around around = tokens_around(form);
+  const auto [model, has_cells, before, behind] = traits_of(form);
   if (is_begun != is_ended)
     throw Error(ErrorKind::data, "the chat template writes {} an image without {} {} it",
-                is_begun ? fmt::format("{} before", around.start) : fmt::format("{} behind", around.end),
-                is_begun ? around.end : around.start, is_begun ? "behind" : "before")
+                is_begun ? fmt::format("{} before", before) : fmt::format("{} behind", behind),
+                is_begun ? behind : before, is_begun ? "behind" : "before")
         .advise("let it write both around each image, or neither, and they are added");
   return is_begun ? image.subspan(1, image.size() - 2) : image;
 }
@@ -187,7 +165,7 @@ class LineWriter {
       throw Error(ErrorKind::data,
                   "the image processor cuts images as {}'s, whose frames become lines of patches with a newline behind "
                   "each, and the connector makes {} of a frame",
-                  is_pooled ? "LLaVA-OneVision" : "LLaVA-NeXT", counted(rows_per_frame, "row"))
+                  traits_of(form).model, counted(rows_per_frame, "row"))
           .advise("use the connector fvlm.mlp {{ newline = true{} }}, or the image processor of another model",
                   is_pooled ? ", video_pooling = true" : "");
     lines_ = *lines;
@@ -280,23 +258,16 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   switch (form) {
   case TileForm::idefics3:
     return idefics3_text(tokenizer, grid, rows_per_frame);
-  case TileForm::internvl:
-  case TileForm::qwen2_vl:
-  case TileForm::paddleocr:
-  case TileForm::gemma4:
-  case TileForm::glm:
-    return rows_between(tokenizer, tokens_around(form), grid.frames() * rows_per_frame);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);
-  case TileForm::lighton_ocr:
-    return std::vector<TokenId>(static_cast<size_t>(grid.frames() * rows_per_frame), visual_placeholder);
   case TileForm::lfm2_vl:
     return lfm2_vl_text(tokenizer, grid, rows_per_frame);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);
+  default:
+    return rows_alone(tokenizer, traits_of(form), grid.frames() * rows_per_frame);
   }
-  return {};
 }
 
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,

@@ -38,19 +38,16 @@ struct MarkedFrames {
   bool are_cells = false, are_of_video = false;
   TileForm form = TileForm::idefics3; // of these
 };
-// The placeholders of an image that is cut into tiles, between the tokens that models were trained with. Idefics3 and
-// SmolVLM: <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img>
-// before those of the whole image. InternVL: <img> before and </img> behind those of all tiles. LLaVA-NeXT: no tokens,
-// but numbered placeholders, `first_row` being the image's first visual row of the sample: the patches of the whole
-// image, and then line by line those of all tiles as one picture without its margins, with the row of a newline behind
-// each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. Qwen2-VL: <|vision_start|> before and
-// <|vision_end|> behind those of all cells. PaddleOCR-VL: <|IMAGE_START|> and <|IMAGE_END|>. Gemma 4: <|image> and
-// <image|>. GLM-OCR: <|begin_of_image|> and <|end_of_image|>. Pixtral: [IMG_BREAK] behind those of each line of cells,
-// and [IMG_END] behind the last one. LightOnOCR: no tokens. LFM2-VL:
-// <|image_start|> before and <|image_end|> behind all cells, between them those of each tile behind
-// <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. The same ids as those of transformers'
-// processors. Throws Error(data) where the tokenizer lacks such a token, or where the rows of a frame are no lines of
-// patches with a newline.
+// The placeholders of an image that is cut into tiles, between the tokens that models were trained with: those of
+// tile_forms.inc before and behind all rows, and in some families others between them. Idefics3 and SmolVLM:
+// <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img> before
+// those of the whole image. LLaVA-NeXT: no tokens, but numbered placeholders, `first_row` being the image's first
+// visual row of the sample: the patches of the whole image, and then line by line those of all tiles as one picture
+// without its margins, with the row of a newline behind each line. LLaVA-OneVision: the same, and a picture of many
+// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one. LFM2-VL:
+// those of each tile behind <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. The same ids as
+// those of transformers' processors. Throws Error(data) where the tokenizer lacks such a token, or where the rows of a
+// frame are no lines of patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames

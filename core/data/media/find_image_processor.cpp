@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/media/image_processor_config.h"
+#include "data/media/tile_forms/tile_form.h"
 
 #include <nlohmann/json.hpp>
 
@@ -43,9 +44,8 @@ VideoProcessor read_videos(const Json& config, const std::string& where, const I
 
 // Nothing where the folder says nothing of videos, or they are read as so many images.
 std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
-  const bool is_of_smolvlm = images.tile && images.tile_form == TileForm::idefics3;
-  if (!is_of_smolvlm && (!images.has_cells() || images.step_frames < 2)) return std::nullopt;
-  if (images.tile_form == TileForm::glm) return std::nullopt; // whose videos are not supported
+  if (!images.tile || !rules_of(images.tile_form).has_videos) return std::nullopt;
+  if (images.has_cells() && images.step_frames < 2) return std::nullopt;
   if (const auto nested = folder / "processor_config.json"; exists(nested)) {
     const Json config = read_json_object(nested, max_bytes);
     const auto found = config.find("video_processor");
@@ -62,7 +62,7 @@ std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, c
   const auto type = config.find("image_processor_type");
   const bool says_videos = config.contains("video_sampling") && type != config.end() && type->is_string() &&
                            type->get_ref<const std::string&>().starts_with("SmolVLM");
-  if (is_of_smolvlm && !says_videos) return std::nullopt;
+  if (!images.has_cells() && !says_videos) return std::nullopt;
   return read_videos(config, of_both.string(), images);
 }
 

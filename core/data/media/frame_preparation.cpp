@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "data/media/decode_image.h"
+#include "data/media/tile_forms/tile_form.h"
 #include "data/media/video.h"
 
 #include <fmt/format.h>
@@ -162,9 +163,9 @@ int64_t FramePreparation::frames_within(int64_t max_cells, ImageSize frame, int6
 
 void FramePreparation::require_videos() const {
   if (!has_cells() || processor_->video) return;
-  if (processor_->tile_form == TileForm::glm || processor_->tile_form == TileForm::gemma4)
+  if (!rules_of(processor_->tile_form).has_videos)
     throw Error(ErrorKind::data, "videos are not supported with the image processor of {}",
-                processor_->tile_form == TileForm::glm ? "GLM-OCR" : "Gemma 4")
+                traits_of(processor_->tile_form).model)
         .advise("show single images, each with an <image> in the text");
   throw Error(ErrorKind::data, "the model's folder does not say how videos are prepared")
       .advise("copy the video_preprocessor_config.json of the model there, or show single images in place of a video, "

@@ -1,10 +1,9 @@
 // ImageProcessor: prepares an image for an encoder as the image processor of a Hugging Face folder does. The pixels and
 // the normalized values are those of transformers' PIL-based processors, bit for bit.
 //
-// An image becomes one frame, or with Idefics3, SmolVLM, InternVL, LLaVA-NeXT and LLaVA-OneVision several: it is cut
-// into square tiles, and the last frame is the whole image at the size of a tile (the global image, or thumbnail). With
-// Qwen2-VL, Pixtral, LightOnOCR and Gemma 4 it is cut into cells of a few patches, and nothing else follows. With
-// LFM2-VL it is cut into cells, too, and a large one into tiles first, behind which the whole image follows.
+// An image becomes one frame, or with a family of tile_forms.inc several: it is cut into square tiles, and the last
+// frame is the whole image at the size of a tile (the global image, or thumbnail), or into cells of a few patches,
+// behind which nothing follows, or the cells of the whole image.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -62,28 +61,16 @@ struct ImageProcessor {
   // the whole image is resized to one tile.
   std::optional<int64_t> tile;
   bool splits_into_tiles = false;
-  // idefics3: both sides become multiples of the tile; the global image is made of what was cut. internvl: of all grids
-  // of min_tiles to max_tiles tiles the one whose aspect ratio is closest to the image's; the global image is made of
-  // the image itself. llava_next: of `grids` the one in which the image keeps the most of its pixels; it is resized to
-  // fit in, with black margins on both sides, and cut even where the grid is one tile; the global image is as
-  // internvl's.
+  // What the form makes of it (tile_forms/): how many tiles there are, grids of tiles, how many pixels an image may
+  // have.
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
   std::vector<ImageSize> grids; // in tiles
-  // qwen2_vl: tiles are cells; both sides become multiples of them, so that the image has about as many pixels as
-  // before, but min_pixels to max_pixels.
   int64_t min_pixels = 0, max_pixels = 0;
-  // gemma4: tiles are cells; the image grows or shrinks in proportion until it has max_pixels, and both sides are
-  // rounded down to multiples of cells.
-  // paddleocr: as qwen2_vl, after an image that is smaller than a cell has grown to one. glm: as paddleocr, with
-  // limits for as many copies of the image as the frames of a step.
-  // lfm2_vl: as qwen2_vl. An image of more than `split_pixels` becomes the one of min_tiles to max_tiles tiles of
-  // tile_cells cells a side whose aspect ratio is closest, and with `adds_whole` the whole image behind them.
-  double split_pixels = 0; // 0: images are not cut into tiles
+  // Cells of an image with more pixels are grouped into tiles of so many a side; 0: images are not cut into tiles.
+  double split_pixels = 0;
   int64_t tile_cells = 0, patch = 0;
-  bool adds_whole = false;
-  // pixtral, lighton_ocr: tiles are cells; an image is shrunk to fit in `size`, and both sides are rounded up to
-  // multiples of cells.
+  bool adds_whole = false;             // behind such tiles
   int64_t step_frames = 1;             // of a video, that are read together
   std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
@@ -135,11 +122,10 @@ NormalizationTable normalization_of(const ImageProcessor& processor);
 std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 
 // Reads preprocessor_config.json of a Hugging Face folder, or the section `image_processor` of its
-// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, LLaVA-NeXT,
-// LLaVA-OneVision, Idefics3, SmolVLM, InternVL (GotOcr2ImageProcessor), Gemma 3, Gemma 4, Qwen2-VL, Pixtral, LFM2-VL,
-// PaddleOCR-VL and GLM-OCR (Glm46VImageProcessor) are supported, with what the folder says of videos (Qwen2-VL's,
-// Qwen3-VL's and SmolVLM2's). Throws Error(data) with every option that is not. Nothing where the folder has neither of
-// these, or its config.json is DINOv2's: fVLM's frames are not cropped.
+// processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Gemma 3 and what
+// tile_forms/ has are supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws
+// Error(data) with every option that is not. Nothing where the folder has neither of these, or its config.json is
+// DINOv2's: fVLM's frames are not cropped.
 std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
 
 } // namespace fvlm

@@ -1,0 +1,15 @@
+// The cells of Qwen2-VL, which other families have with other limits.
+#pragma once
+#include "data/media/image_processor_reader.h"
+
+#include <cstdint>
+
+namespace fvlm {
+
+inline constexpr const char* qwen2_vl_options[]{"min_pixels", "max_pixels", "patch_size", "temporal_patch_size",
+                                                "merge_size"};
+
+// `step_frames`: how many frames of a video are read together where the config does not say it.
+void read_qwen2_vl_cells(ProcessorReader& in, int64_t step_frames);
+
+} // namespace fvlm

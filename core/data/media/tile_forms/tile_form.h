@@ -1,0 +1,43 @@
+// What the image processor of a family does that cuts images into tiles or cells: a line in tile_forms.inc, and a file
+// here, which defines its `<name>_rules`.
+#pragma once
+#include "data/media/image_processor.h"
+#include "data/media/image_processor_reader.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace fvlm {
+
+// The size of the image after each step that changes it.
+struct CutSizes {
+  ImageSize padded, resized, tiled;
+  int64_t tile_cells = 0;         // of tiles that are cut into cells, see ImageLayout
+  std::optional<ImageSize> whole; // behind such tiles
+};
+
+struct TileFormRules {
+  std::span<const ProcessorClass> classes; // of transformers
+  // Options of their configs that change pixels or the text, beside those that all processors have.
+  std::span<const char* const> options;
+  // Reads these options into an ImageProcessor that has what all processors have.
+  void (*read)(ProcessorReader& reader);
+  // Sets `tiled`, and what else is not as the resizing of the whole image leaves it.
+  void (*cut)(const ImageProcessor& processor, ImageSize image, CutSizes& sizes);
+
+  bool whole_is_of_tiles =
+      false;               // the whole image, as the last frame, is made of what was cut, not of the image itself
+  bool has_videos = false; // the engine reads them
+  // Where tiles are cells: the size of the frames of a video.
+  ImageSize (*video_size)(const ImageProcessor& processor, ImageSize frame, int64_t frames) = nullptr;
+};
+
+#define FVLM_TILE_FORM(name, ...) extern const TileFormRules name##_rules;
+#include "data/tile_forms.inc"
+#undef FVLM_TILE_FORM
+
+const TileFormRules& rules_of(TileForm form);
+std::span<const TileForm> all_tile_forms();
+
+} // namespace fvlm
