@@ -59,6 +59,14 @@ int64_t Tensor::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies());
 }
 
+void File::set(const std::string& key, Value value) {
+  const auto found = std::ranges::find(keys, key, &std::pair<std::string, Value>::first);
+  if (found != keys.end())
+    found->second = std::move(value);
+  else
+    keys.emplace_back(key, std::move(value));
+}
+
 uint64_t File::tensor_bytes() const {
   uint64_t sum = 0;
   for (const Tensor& tensor : tensors) sum += tensor.type->bytes(tensor.elements());
@@ -127,18 +135,38 @@ Read shifted(Read read, float term) {
   };
 }
 
-Read neighbours(const TensorView& view, int64_t heads) {
-  const auto rows = static_cast<uint64_t>(view.shape[0]), width = view.elements() / rows,
-             head = rows / static_cast<uint64_t>(heads);
-  return [read = numbers_of(view), width, head](uint64_t first, std::span<float> out) {
+Read blocks_of(const TensorView& view, uint64_t width, std::function<uint64_t(uint64_t block)> from) {
+  return [read = numbers_of(view), width, from = std::move(from)](uint64_t first, std::span<float> out) {
     for (size_t done = 0; done < out.size();) {
-      const uint64_t row = (first + done) / width, column = (first + done) % width, in_head = row % head,
-                     from = row - in_head + in_head / 2 + in_head % 2 * (head / 2);
-      const size_t count = std::min<size_t>(width - column, out.size() - done);
-      read(from * width + column, out.subspan(done, count));
+      const uint64_t block = (first + done) / width, at = (first + done) % width;
+      const size_t count = std::min<size_t>(width - at, out.size() - done);
+      read(from(block) * width + at, out.subspan(done, count));
       done += count;
     }
   };
+}
+
+namespace {
+
+// `from`: the row of a head, of so many, that comes to be a row of it.
+template <class From>
+Read rows_of_heads(const TensorView& view, int64_t heads, From from) {
+  const auto rows = static_cast<uint64_t>(view.shape[0]), head = rows / static_cast<uint64_t>(heads);
+  return blocks_of(view, view.elements() / rows,
+                   [=](uint64_t row) { return row - row % head + from(row % head, head); });
+}
+
+} // namespace
+
+Read neighbours(const TensorView& view, int64_t heads) {
+  return rows_of_heads(view, heads, [](uint64_t row, uint64_t head) { return row / 2 + row % 2 * (head / 2); });
+}
+
+Read halves(const TensorView& view, int64_t heads, int64_t rotated) {
+  const auto turned = static_cast<uint64_t>(rotated);
+  return rows_of_heads(view, heads, [turned](uint64_t row, uint64_t) {
+    return row >= turned ? row : row % (turned / 2) * 2 + row / (turned / 2);
+  });
 }
 
 } // namespace fvlm::gguf

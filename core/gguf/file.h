@@ -35,7 +35,7 @@ struct File {
   std::vector<std::pair<std::string, Value>> keys;
   std::vector<Tensor> tensors;
 
-  void set(std::string key, Value value) { keys.emplace_back(std::move(key), std::move(value)); }
+  void set(const std::string& key, Value value); // in place of what it had
   uint64_t tensor_bytes() const;
   // Whole or not at all. Adds to `overflowed` which tensors have finite numbers that became infinite, and how many.
   void write(const std::filesystem::path& folder, const std::function<void(uint64_t bytes)>& written,
@@ -46,8 +46,12 @@ struct File {
 Read numbers_of(const TensorView& view, uint64_t begin = 0);
 // All of them plus `term`.
 Read shifted(Read read, float term);
+// In blocks of `width` elements, of which the block `i` is that of the file at `from(i)`.
+Read blocks_of(const TensorView& view, uint64_t width, std::function<uint64_t(uint64_t block)> from);
 // The rows of each head in the order 0, n/2, 1, n/2+1, ... in place of 0 .. n-1: rotary positions then turn neighbours
 // in place of features half a head apart.
 Read neighbours(const TensorView& view, int64_t heads);
+// The other way: rows 0, 2, 4, ... 1, 3, 5, ... of the first `rotated` of each head, and then its others.
+Read halves(const TensorView& view, int64_t heads, int64_t rotated);
 
 } // namespace fvlm::gguf

@@ -34,7 +34,8 @@ struct Splitting {
 constexpr std::array splittings{
     Splitting{WordPattern::gpt2, false, {}, "gpt-2"},         Splitting{WordPattern::gpt2, true, {}, "smollm"},
     Splitting{WordPattern::llama3, false, true, "llama-bpe"}, Splitting{WordPattern::llama3, false, false, "dbrx"},
-    Splitting{WordPattern::qwen2, false, {}, "qwen2"},        Splitting{WordPattern::tekken, false, {}, "tekken"}};
+    Splitting{WordPattern::qwen2, false, {}, "qwen2"},        Splitting{WordPattern::qwen3_5, false, {}, "qwen35"},
+    Splitting{WordPattern::tekken, false, {}, "tekken"}};
 
 Json member(const Json& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();

@@ -20,8 +20,9 @@ try:
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma3TextConfig, GemmaConfig,
-                          GraniteConfig, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, Glm4Config,
+                          GraniteConfig, Lfm2Config, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3_5TextConfig,
+                          Qwen3Config, SmolLM3Config)
 
 SIZES = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 258}
@@ -30,6 +31,12 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.3}
 MINISTRAL = YARN | {"attention_factor": None, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 GEMMA = {"sliding_window": 8, "tie_word_embeddings": True}
+WINDOWS = ["sliding_attention", "full_attention"]
+GEMMA4 = GEMMA | {"num_hidden_layers": 6, "layer_types": 3 * WINDOWS, "head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 32,
+                  "vocab_size_per_layer_input": 260, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "final_logit_softcapping": 20.0}
+QWEN3_5 = {"num_hidden_layers": 4, "head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25,
+                                                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "tie_word_embeddings": True}
 MODELS = {  # and what llama.cpp calls the architecture
     "llama": (LlamaConfig, {}, "llama"),
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}, "llama"),
@@ -45,6 +52,11 @@ MODELS = {  # and what llama.cpp calls the architecture
     "gemma3": (Gemma3TextConfig, GEMMA | {"num_hidden_layers": 7}, "gemma3"),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}, "qwen2"),
     "qwen3": (Qwen3Config, {}, "qwen3"),
+    "ernie4_5": (Ernie4_5Config, {"head_dim": 16, "tie_word_embeddings": True}, "ernie4_5"),
+    "glm4": (Glm4Config, {"head_dim": 16, "attention_bias": True}, "glm4"),
+    "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
+    "gemma4": (Gemma4TextConfig, GEMMA4, "gemma4"),
+    "qwen3_5": (Qwen3_5TextConfig, QWEN3_5, "qwen35"),
 }
 LOADED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]  # by transformers, of whose files it knows all keys
 REFUSED = {
@@ -52,6 +64,9 @@ REFUSED = {
     "window": (MistralConfig, {"sliding_window": 8}, "layers have a sliding window"),
     "scale": (Gemma3TextConfig, GEMMA | {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is not 256"),
     "bias": (Qwen3Config, {"head_dim": 16, "attention_bias": True}, "linears of attention outputs or the MLP have biases"),
+    "tables": (Gemma4TextConfig, GEMMA4 | {"vocab_size_per_layer_input": 300}, "the layers' tables have 300 tokens, and the embedding 260"),
+    "values": (Qwen3_5TextConfig, QWEN3_5 | {"linear_value_head_dim": 16}, "keys of linear attention have 8 features, and values 16"),
+    "epsilon": (Qwen3_5TextConfig, QWEN3_5 | {"rms_norm_eps": 1e-5}, "'rms_norm_eps' is 1e-05, and not 1e-06"),
     "every-second": (SmolLM3Config, {"no_rope_layer_interval": 2}, "other layers than every fourth have no rotary positions"),
 }
 
@@ -66,6 +81,9 @@ def make(name, table):
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(kind(**(SIZES | special)), attn_implementation="eager").eval()
     draw(model)
+    for key, buffer in model.named_buffers():
+        if key.endswith("layer_scalar"):
+            buffer.fill_(0.7)
     save(model, folder / f"decoder-{name}")
     run(engine, "import", "--vision", folder / "vision", "--decoder", folder / f"decoder-{name}", "--out", folder / name)
     return model
@@ -89,8 +107,26 @@ def value(reader, key):
     return reader.get_field(key).contents()
 
 
+def in_turns(tensor, heads, dim=0):
+    """Value heads key by key, `heads` of them, become those of all keys in turns."""
+    return tensor.unflatten(dim, (heads, 2, -1)).transpose(dim, dim + 1).reshape(tensor.shape)
+
+
+def of_qwen3_5(own, tensor):
+    part = own.rpartition("linear_attn.")[2]
+    if part == own:
+        return tensor + 1 if own.endswith("norm.weight") else tensor
+    if part in ("in_proj_qkv.weight", "conv1d.weight"):
+        return torch.cat([tensor[:32], in_turns(tensor[32:], 2)]).squeeze(1)
+    if part == "out_proj.weight":
+        return in_turns(tensor, 2, 1)
+    if part == "norm.weight":
+        return tensor
+    return -in_turns(tensor, 2).exp() if part == "A_log" else in_turns(tensor, 2)
+
+
 def expected_tensors(name):
-    """What the file is to have of a model: by the names of gguf's table, and with rows as llama.cpp rotates them."""
+    """What the file is to have of a model: by the names of gguf's table, and with rows as llama.cpp has them."""
     model, architecture = models[name], MODELS[name][2]
     config = model.config
     key = {word: which for which, word in gguf.MODEL_ARCH_NAMES.items()}[architecture]
@@ -103,8 +139,13 @@ def expected_tensors(name):
         if architecture in ("llama", "mistral3", "granite", "smollm3") and (".q_proj." in own or ".k_proj." in own):
             heads = config.num_attention_heads if ".q_proj." in own else config.num_key_value_heads
             tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(tensor.shape)
-        if architecture.startswith("gemma") and own.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3") and own.endswith("norm.weight"):
             tensor = tensor + 1
+        if architecture == "qwen35":
+            tensor = of_qwen3_5(own, tensor)
+        if own.endswith("conv.conv.weight"):
+            tensor = tensor.squeeze(1)
+        own = own.replace("layer_scalar", "layer_scalar.weight").replace(".dt_bias", ".dt_proj.bias")  # as llama.cpp's converter calls them
         out[names.get_name(own, (".weight", ".bias"))] = tensor
     return out
 
@@ -121,9 +162,9 @@ class Files(unittest.TestCase):
                     tensors = {tensor.name: tensor for tensor in reader.tensors}
                     self.assertEqual(set(tensors) - {"rope_freqs.weight"}, set(expected))
                     for key, right in expected.items():
-                        of_tokens = key in ("token_embd.weight", "output.weight")
+                        of_tokens = key in ("token_embd.weight", "output.weight", "per_layer_token_embd.weight")
                         wanted = gguf.GGMLQuantizationType.Q8_0 if kind == "q4_0" and of_tokens else chosen
-                        if right.dim() == 1:
+                        if right.dim() == 1 or key.endswith(("conv.weight", "conv1d.weight")):
                             wanted = gguf.GGMLQuantizationType.F32
                         self.assertEqual(tensors[key].tensor_type, wanted, key)
                         self.assertEqual(list(reversed(tensors[key].shape.tolist())), list(right.shape), key)
@@ -197,7 +238,7 @@ class Tokens(unittest.TestCase):
                              (name.removeprefix("tokenizer.") for name in reader.fields if name.startswith("tokenizer."))}
 
     def test_byte_level(self):
-        for family, pre in {"smollm2": "smollm", "gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "tekken": "tekken"}.items():
+        for family, pre in {"smollm2": "smollm", "gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen3_5": "qwen35", "tekken": "tekken"}.items():
             with self.subTest(family):
                 tokens, ids, keys = self.export(family, {"chat_template": "{{ messages }}", "bos_token": "<|im_start|>", "add_bos_token": True,
                                                          "eos_token": {"content": "<|im_end|>"}})

@@ -154,5 +154,22 @@ class Vision(unittest.TestCase):
         self.assertEqual([path.name for path in (folder / "alone").iterdir()], ["model.gguf"])
 
 
+class Decoders(unittest.TestCase):
+    """Of whole models that rotate rows by several positions: llama.cpp then has the two features of a pair half of the rotated ones apart."""
+
+    def test_pairs(self):
+        for name, made, heads in (("glm-ocr", "make-glm-ocr", 4), ("paddleocr", "make-paddleocr-vl", 0)):
+            with self.subTest(name):
+                tool(made, folder / name, "--tokenizer", folder / "tokenizer")
+                run(engine, "import", "--model", name, "--out", f"{name}.model")
+                run(engine, "export", f"{name}.model", "--gguf", "f32", "--decoder-only", "--out", f"{name}.f32")
+                state = load_file(folder / name / "model.safetensors")
+                right = next(tensor for key, tensor in state.items() if "visual" not in key and key.endswith("layers.1.self_attn.q_proj.weight"))
+                if heads:  # files of GLM's have them next to each other
+                    right = right.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(right.shape)
+                found = {tensor.name: torch.tensor(tensor.data) for tensor in gguf.GGUFReader(folder / f"{name}.f32" / "model.gguf").tensors}
+                self.assertTrue(torch.equal(found["blk.1.attn_q.weight"], right))
+
+
 if __name__ == "__main__":
     unittest.main()
