@@ -157,6 +157,8 @@ File decoder_file(const ModelDirectory& model, const ElementType& type) {
 
   File file{"model.gguf", {}, {}};
   add_keys(file, config, family);
+  if (const size_t layers = model.description().encoder().deepstack_visual_indexes.size(); layers > 0)
+    DecoderKeys{file, family.architecture}.size("n_deepstack_layers", static_cast<int64_t>(layers));
   file.set("general.type", std::string("model"));
   file.set("general.name", model.description().name);
   file.set("general.file_type", type.file_type);

@@ -1,142 +1,65 @@
 #include "base/error.h"
-#include "base/log.h"
-#include "base/problems.h"
-#include "base/text.h"
-#include "data/media/image_processor.h"
-#include "gguf/names.h"
+#include "data/tokenizer.h"
 #include "gguf/parts.h"
+#include "gguf/vision_families.h"
 #include "model/connector/squares_of_patches.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 namespace fvlm::gguf {
 namespace {
 
-// Of the encoders that are called as in CLIP, of InternVL's and of Qwen2-VL's.
-constexpr Name encoder_names[] = {{"embeddings.class_embedding", "v.class_embd"},
-                                  {"embeddings.patch_embedding", "v.patch_embd"},
-                                  {"embeddings.position_embedding", "v.position_embd"},
-                                  {"pre_layrnorm", "v.pre_ln"},
-                                  {"post_layernorm", "v.post_ln"},
-                                  {"embeddings.cls_token", "v.class_embd"},
-                                  {"embeddings.patch_embeddings.projection", "v.patch_embd"},
-                                  {"embeddings.position_embeddings", "v.position_embd.weight"},
-                                  {"layernorm", "v.post_ln"},
-                                  {"patch_embed.proj.weight", "v.patch_embd.weight"},
-                                  {"patch_embed.proj.weight.1", "v.patch_embd.weight.1"}};
-constexpr Name encoder_layer_names[] = {{"layer_norm1", "ln1"},
-                                        {"self_attn.q_proj", "attn_q"},
-                                        {"self_attn.k_proj", "attn_k"},
-                                        {"self_attn.v_proj", "attn_v"},
-                                        {"self_attn.out_proj", "attn_out"},
-                                        {"layer_norm2", "ln2"},
-                                        {"mlp.fc1", "ffn_up"},
-                                        {"mlp.fc2", "ffn_down"},
-                                        {"layernorm_before", "ln1"},
-                                        {"attention.q_proj", "attn_q"},
-                                        {"attention.k_proj", "attn_k"},
-                                        {"attention.v_proj", "attn_v"},
-                                        {"attention.q_norm", "attn_q_norm"},
-                                        {"attention.k_norm", "attn_k_norm"},
-                                        {"attention.projection_layer", "attn_out"},
-                                        {"lambda_1", "ls1.weight"},
-                                        {"layernorm_after", "ln2"},
-                                        {"lambda_2", "ls2.weight"},
-                                        {"norm1", "ln1"},
-                                        {"attn.q", "attn_q"},
-                                        {"attn.k", "attn_k"},
-                                        {"attn.v", "attn_v"},
-                                        {"attn.proj", "attn_out"},
-                                        {"norm2", "ln2"},
-                                        {"mlp.gate_proj", "ffn_gate"},
-                                        {"mlp.up_proj", "ffn_up"},
-                                        {"mlp.down_proj", "ffn_down"}};
-
-// A kind of whole models whose images llama.cpp can show to the decoder.
-struct VisionFamily {
-  const char *connector, *projector;    // ours, and llama.cpp's
-  std::vector<std::string> model_types; // of the folders that such a model is imported from
-  std::vector<Name> names;              // of the connector's modules
-  std::vector<std::string> shifted;     // of these, to which llama.cpp adds no 1
-};
-
-const std::vector<Name> qwen2_vl_names = {{"ln_q", "v.post_ln"}, {"mlp.0", "mm.0"}, {"mlp.2", "mm.2"}};
-
-const std::vector<VisionFamily>& vision_families() {
-  static const std::vector<VisionFamily> all{
-      {"pixel_shuffle", "idefics3", {"idefics3", "smolvlm"}, {{"modality_projection.proj", "mm.model.fc"}}, {}},
-      {"gemma3",
-       "gemma3",
-       {"gemma3"},
-       {{"mm_soft_emb_norm", "mm.soft_emb_norm"}, {"mm_input_projection_weight", "mm.input_projection.weight"}},
-       {"mm_soft_emb_norm"}},
-      {"mlp", "mlp", {"llava"}, {{"linear_1", "mm.0"}, {"linear_2", "mm.2"}}, {}},
-      {"internvl",
-       "internvl",
-       {"internvl"},
-       {{"layer_norm", "mm.model.mlp.0"}, {"linear_1", "mm.model.mlp.1"}, {"linear_2", "mm.model.mlp.3"}},
-       {}},
-      {"qwen2_vl", "qwen2vl_merger", {"qwen2_vl"}, qwen2_vl_names, {}},
-      {"qwen2_vl", "qwen2.5vl_merger", {"qwen2_5_vl"}, qwen2_vl_names, {}}};
-  return all;
-}
-
-const VisionFamily& vision_family_of(const ModelDirectory& model) {
-  const ModelDescription& description = model.description();
-  const auto& whole = description.sole_part(Role::decoder).folder.whole_model;
-  const auto config = whole.is_object() ? whole.find("config") : whole.end();
-  const std::string type = config != whole.end() && config->is_object() ? config->value("model_type", "") : "";
-  std::vector<std::string> known;
-  for (const VisionFamily& family : vision_families())
-    for (const std::string& each : family.model_types) {
-      if (type == each && description.connector()->name() == family.connector) return family;
-      known.push_back(each);
-    }
-  throw Error(ErrorKind::data, "the vision of this model cannot be exported as GGUF: it has the connector {}{}",
-              description.connector()->name(), type.empty() ? "" : fmt::format(" and was imported from a {}", type))
-      .at(model.path().string())
-      .advise("of models that were imported from {} folders it can; --decoder-only exports the decoder by itself, for "
-              "texts without images",
-              join_or(known));
-}
-
-std::optional<std::string> encoder_name(const std::string& module) {
-  for (const auto& found :
-       {theirs_of(module, encoder_names), layer_name(module, "encoder.layers.", "v.blk.", encoder_layer_names),
-        layer_name(module, "encoder.layer.", "v.blk.", encoder_layer_names),
-        layer_name(module, "blocks.", "v.blk.", encoder_layer_names)})
-    if (found) return found;
-  return std::nullopt;
-}
-
-// What llama.cpp has of a tensor: queries, keys and values one by one, and the embedding of a patch of two frames as
-// the sum of what it makes of each. Types are chosen later.
-std::vector<Tensor> pieces_of(const std::string& own, const TensorView& view) {
+// Queries, keys and values one by one.
+std::vector<Tensor> split_qkv(const std::string& own, size_t at, const TensorView& view) {
   constexpr std::string_view fused = "attn.qkv.";
-  if (const size_t at = own.find(fused); at != std::string::npos) {
-    std::vector<int64_t> shape = view.shape;
-    shape[0] /= 3;
-    std::vector<Tensor> out;
-    for (const std::string part : {"attn.q.", "attn.k.", "attn.v."})
-      out.push_back({own.substr(0, at) + part + own.substr(at + fused.size()), shape, nullptr,
-                     numbers_of(view, out.size() * view.elements() / 3)});
-    return out;
-  }
-  if (view.shape.size() != 5) return {{own, view.shape, nullptr, numbers_of(view)}};
-  // [out, channel, frame, row, column]
+  std::vector<int64_t> shape = view.shape;
+  shape[0] /= 3;
+  std::vector<Tensor> out;
+  for (const std::string part : {"attn.q.", "attn.k.", "attn.v."})
+    out.push_back({own.substr(0, at) + part + own.substr(at + fused.size()), shape, nullptr,
+                   numbers_of(view, out.size() * view.elements() / 3)});
+  return out;
+}
+
+// The embedding of a patch of two frames, [out, channel, frame, row, column], as the sum of what it makes of each.
+std::vector<Tensor> split_frames(const std::string& own, const TensorView& view) {
   const auto square = static_cast<uint64_t>(view.shape[3] * view.shape[4]);
-  const auto frame = [&view, square](uint64_t index) -> Read {
-    return [read = numbers_of(view), square, index](uint64_t first, std::span<float> out) {
-      for (size_t i = 0; i < out.size(); ++i)
-        read((first + i) / square * 2 * square + index * square + (first + i) % square, out.subspan(i, 1));
-    };
+  const auto frame = [&view, square](uint64_t index) {
+    return blocks_of(view, square, [index](uint64_t block) { return 2 * block + index; });
   };
   const std::vector<int64_t> shape{view.shape[0], view.shape[1], view.shape[3], view.shape[4]};
   return {{own, shape, nullptr, frame(0)}, {own + ".1", shape, nullptr, frame(1)}};
+}
+
+// That of a patch as a row of pixels, [out, row, column, channel], as a convolution.
+Tensor convolution(const std::string& own, const TensorView& view, int64_t patch) {
+  const auto pixels = static_cast<uint64_t>(patch * patch);
+  return {own, {view.shape[0], 3, patch, patch}, nullptr, blocks_of(view, 1, [pixels](uint64_t at) {
+            const uint64_t inside = at % (3 * pixels);
+            return at - inside + inside % pixels * 3 + inside / pixels;
+          })};
+}
+
+// What llama.cpp has of a tensor, under its own name; types are chosen later.
+std::vector<Tensor> pieces_of(const std::string& own, const TensorView& view, const VisionFamily& family,
+                              const VisionConfig& vision) {
+  if (const size_t at = own.find("attn.qkv."); at != std::string::npos && !family.fused_qkv)
+    return split_qkv(own, at, view);
+  if (view.shape.size() == 5) return split_frames(own, view);
+  const bool embeds_patches = own.find("patch_embed") != std::string::npos;
+  if (embeds_patches && view.shape.size() == 2 && own.ends_with(".weight") &&
+      view.shape[1] == 3 * vision.patch_size * vision.patch_size)
+    return {convolution(own, view, vision.patch_size)};
+  // A linear with bounds is called by itself there, and a bound is a list of one number.
+  std::string name = own;
+  constexpr std::string_view bounded = ".linear.";
+  if (const size_t at = name.find(bounded); at != std::string::npos) name.replace(at, bounded.size(), ".");
+  Tensor whole{name, view.shape, nullptr, numbers_of(view)};
+  if (whole.shape.empty()) whole.shape = {1};
+  if (family.adjacent_pairs && (own.ends_with("q_proj.weight") || own.ends_with("k_proj.weight")))
+    whole.read = neighbours(view, vision.num_attention_heads);
+  return {whole};
 }
 
 // Some tensors are no weight or bias of a module.
@@ -149,90 +72,28 @@ std::string vision_name(const std::string& tensor, const Find& find) {
   return *module + tensor.substr(dot);
 }
 
-// The distance of a Qwen2.5-VL's layers whose patches attend to the whole image, of which the first is that far from
-// the beginning; 0: they are not evenly spaced.
-int64_t full_attention_every(const VisionConfig& vision) {
-  const std::vector<int64_t>& layers = vision.fullatt_block_indexes;
-  const int64_t every = layers.empty() ? 0 : layers.front() + 1;
-  for (size_t i = 0; i < layers.size(); ++i)
-    if (layers[i] + 1 != static_cast<int64_t>(i + 1) * every) return 0;
-  return every > 0 && vision.num_hidden_layers / every == static_cast<int64_t>(layers.size()) ? every : 0;
-}
-
-void check_cells(const VisionConfig& vision, Problems& problems) {
-  constexpr int64_t cell = 2, frames = 2, window = 112; // of all published models
-  if (vision.spatial_merge_size != cell || vision.temporal_patch_size != frames)
-    problems.add("cells have {} x {} patches of {} frames, not 2 x 2 of 2", vision.spatial_merge_size,
-                 vision.spatial_merge_size, vision.temporal_patch_size);
-  if (vision.window_size > 0 && vision.window_size != window)
-    problems.add("'window_size' is {}, not {}", vision.window_size, window);
-  if (vision.window_size > 0 && full_attention_every(vision) == 0)
-    problems.add("'fullatt_block_indexes' are not evenly spaced up to the last layer");
-}
-
-void check_vision(const VisionConfig& vision, const VisionFamily& family, const ImageProcessor& images,
-                  Problems& problems) {
-  const std::string projector = family.projector;
-  constexpr int64_t largest_width = 3200, largest_layers = 45; // InternViT-6B, which llama.cpp knows by its size
-  const bool has_rms_norm = projector == "qwen2.5vl_merger" ||
-                            (vision.hidden_size == largest_width && vision.num_hidden_layers == largest_layers);
-  if (vision.rms_norm != has_rms_norm) problems.add("the encoder has {}", vision.rms_norm ? "RMSNorms" : "no RMSNorms");
-  if (vision.reads_cells()) check_cells(vision, problems);
-  if (projector == "mlp") {
-    if (vision.model_type == "clip_vision_model" && vision.vision_feature_select_strategy != "default")
-      problems.add("the decoder reads the class token ('vision_feature_select_strategy' is not default)");
-    if (images.splits_into_tiles) problems.add("images are cut into tiles");
-    if (vision.model_type == "clip_vision_model")
-      log_warning(
-          "llama.cpp (since May 2025, its pull request 25844 is to mend it) puts the class token of a CLIP behind "
-          "the patches, and answers worse about images than this model");
-  } else if (vision.layers_used() != vision.num_hidden_layers) {
-    problems.add("the connector reads another layer than the last ('vision_feature_layer' is {})",
-                 vision.vision_feature_layers.front());
-  }
-  if (vision.vision_feature_layers.size() > 1)
-    problems.add("the connector reads several layers ('vision_feature_layer' is a list)");
-  if (projector == "idefics3" && (!images.splits_into_tiles || images.edge == 0))
-    problems.add("images are not resized to their longest edge and cut into tiles");
-  if (images.tile && *images.tile != vision.image_size)
-    problems.add("tiles have {} pixels a side, and the encoder's images {}", *images.tile, vision.image_size);
-  if (std::abs(images.rescale_factor * 255 - 1) > 1e-6)
-    problems.add("'rescale_factor' is {}, not 1 / 255", images.rescale_factor);
-}
-
 void add_vision_keys(File& file, const VisionConfig& vision, const VisionFamily& family, const DecoderConfig& decoder,
                      const ImageProcessor& images, int64_t factor) {
-  const auto size = [&](const std::string& key, int64_t value) {
-    file.set("clip.vision." + key, static_cast<uint32_t>(value));
-  };
-  const std::string projector = family.projector;
   file.set("general.architecture", std::string("clip"));
   file.set("general.type", std::string("mmproj"));
   file.set("clip.has_vision_encoder", true);
-  file.set("clip.projector_type", projector);
+  file.set("clip.projector_type", std::string(family.projector));
   if (vision.hidden_act != "quick_gelu")
     file.set(vision.hidden_act == "silu" ? "clip.use_silu" : "clip.use_gelu", true);
   constexpr int64_t any_size = 560; // for images of any size, of which llama.cpp wants to see one
-  size("image_size", vision.reads_cells() ? any_size : vision.image_size);
-  size("patch_size", vision.patch_size);
-  size("embedding_length", vision.hidden_size);
-  size("feed_forward_length", vision.intermediate_size);
-  size("block_count", vision.layers_used());
-  size("attention.head_count", vision.num_attention_heads);
-  size("projection_dim", decoder.hidden_size);
-  file.set("clip.vision.attention.layer_norm_epsilon", static_cast<float>(vision.layer_norm_eps));
-  file.set("clip.vision.image_mean", std::vector<float>(images.mean.begin(), images.mean.end()));
-  file.set("clip.vision.image_std", std::vector<float>(images.deviation.begin(), images.deviation.end()));
-  if (projector == "mlp") // behind which hidden states are read; llama.cpp would leave out one layer
-    file.set("clip.vision.feature_layer", std::vector<int32_t>{static_cast<int32_t>(vision.layers_used())});
-  else
-    size(vision.reads_cells() ? "spatial_merge_size" : "projector.scale_factor", factor);
-  if (vision.window_size > 0) size("n_wa_pattern", full_attention_every(vision));
-  if (projector == "idefics3") size("preproc_image_size", images.edge);
-  if (projector == "internvl") {
-    size("preproc_min_tiles", images.splits_into_tiles ? images.min_tiles : 1);
-    size("preproc_max_tiles", images.splits_into_tiles ? images.max_tiles : 1);
-  }
+  VisionKeys keys{file};
+  keys.size("image_size", vision.reads_cells() ? any_size : vision.image_size);
+  keys.size("patch_size", vision.patch_size);
+  keys.size("embedding_length", vision.hidden_size);
+  keys.size("feed_forward_length", vision.intermediate_size);
+  keys.size("block_count", vision.layers_used());
+  keys.size("attention.head_count", vision.num_attention_heads);
+  keys.size("projection_dim", decoder.hidden_size);
+  keys.set("attention.layer_norm_epsilon", static_cast<float>(vision.layer_norm_eps));
+  keys.set("image_mean", std::vector<float>(images.mean.begin(), images.mean.end()));
+  keys.set("image_std", std::vector<float>(images.deviation.begin(), images.deviation.end()));
+  if (factor > 1) keys.size(family.cell_frames > 0 ? "spatial_merge_size" : "projector.scale_factor", factor);
+  if (family.add_keys) family.add_keys(vision, images, keys);
 }
 
 // What llama.cpp adds, transposes or convolves with has one of its plain types.
@@ -241,6 +102,25 @@ const ElementType& vision_type(const ElementType& type, const Tensor& tensor) {
   if (tensor.shape.size() == 2 && !of_positions && tensor.name != "mm.input_projection.weight")
     return fitting_type(type, tensor.shape);
   return tensor.shape.size() > 1 && type.id == f16.id && !of_positions ? f16 : f32;
+}
+
+// The embedding of the token behind each line of a Pixtral's patches, which stands in the decoder's file.
+Tensor line_break(const ModelDirectory& model, const ModelPart& decoder) {
+  constexpr const char* token = "[IMG_BREAK]";
+  const auto tokenizer = Tokenizer::from_file(decoder.folder.path / "tokenizer.json");
+  const auto id = tokenizer.special_id(token);
+  if (!id)
+    throw Error(ErrorKind::data, "the tokenizer has no special token '{}', which stands behind the lines of an image",
+                token)
+        .at(decoder.folder.path.string());
+  const auto found = std::ranges::find_if(model.parameters(), [&](const Parameter& parameter) {
+    return parameter.name == decoder.name + ".model.embed_tokens.weight";
+  });
+  const TensorView& rows = *found->view;
+  return {"v.token_embd.img_break",
+          {rows.shape[1]},
+          &f32,
+          numbers_of(rows, static_cast<uint64_t>(*id) * static_cast<uint64_t>(rows.shape[1]))};
 }
 
 } // namespace
@@ -255,11 +135,7 @@ File vision_file(const ModelDirectory& model, const ElementType& type) {
     throw Error(ErrorKind::data, "there is no preprocessor_config.json, so it is unknown how images are prepared")
         .at(part.folder.path.string())
         .advise("copy the file from the folder that the model was downloaded as, or export with --decoder-only");
-  Problems problems;
-  check_vision(vision, family, *images, problems);
-  problems.raise(part.folder.path.string(), fmt::format("llama.cpp's {} cannot have this; --decoder-only exports the "
-                                                        "decoder by itself",
-                                                        family.projector));
+  check_vision(vision, family, *images, part.folder.path.string());
   const auto* squares = description.connector().as<connector::SquaresOfPatches>();
   File file{"mmproj.gguf", {}, {}};
   add_vision_keys(file, vision, family, description.decoder(), *images, squares ? squares->factor : 1);
@@ -271,9 +147,9 @@ File vision_file(const ModelDirectory& model, const ElementType& type) {
     if (owner.role() == Role::decoder) continue;
     const std::string own = parameter.name.substr(owner.name.size() + 1), module = own.substr(0, own.rfind('.'));
     const bool of_encoder = owner.role() == Role::encoder;
-    for (Tensor& tensor : pieces_of(own, *parameter.view)) {
+    for (Tensor& tensor : pieces_of(own, *parameter.view, family, vision)) {
       tensor.name = vision_name(tensor.name, [&](const std::string& each) {
-        return of_encoder ? encoder_name(each) : theirs_of(each, family.names);
+        return of_encoder ? encoder_name(each) : connector_name(each, family, vision.deepstack_visual_indexes);
       });
       while (tensor.shape.size() > 1 && tensor.shape.front() == 1) tensor.shape.erase(tensor.shape.begin());
       tensor.type = &vision_type(type, tensor);
@@ -282,6 +158,8 @@ File vision_file(const ModelDirectory& model, const ElementType& type) {
       file.tensors.push_back(std::move(tensor));
     }
   }
+  if (family.projector == std::string_view("pixtral"))
+    file.tensors.push_back(line_break(model, description.sole_part(Role::decoder)));
   return file;
 }
 

@@ -26,7 +26,8 @@ MADE = {"smolvlm": {}, "gemma3": {"mm_input_projection_weight": "mm.input_projec
         "internvl": {"cls_token": "v.class_embd", "position_embeddings": "v.position_embd.weight", "lambda_1": "ls1.weight",
                      "lambda_2": "ls2.weight", "multi_modal_projector.layer_norm": "mm.model.mlp.0",
                      "multi_modal_projector.linear_1": "mm.model.mlp.1", "multi_modal_projector.linear_2": "mm.model.mlp.3"},
-        "qwen2_vl": {}, "qwen2_5_vl": {}}
+        "qwen2_vl": {}, "qwen2_5_vl": {}, "qwen3_vl": {"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"},
+        "lfm2-vl": {}, "paddleocr-vl": {}, "glm-ocr": {}, "mistral3": {}, "gemma4": {"position_embedding_table": "v.position_embd.weight"}}
 
 
 def make_llava(name, **config):
@@ -45,7 +46,7 @@ def setUpModule():
     (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokens | {"pre_tokenizer": bytes_of, "decoder": bytes_of}))
     for name in MADE:
         made = ["make-qwen2-vl", folder / name, "--family", name] if name.startswith("qwen") else [f"make-{name}", folder / name]
-        tool(*made, "--tokenizer", folder / "tokenizer")
+        tool(*made, *(["--family", "mistral3"] if name == "mistral3" else []), "--tokenizer", folder / "tokenizer")
     config = json.loads((folder / "qwen2_5_vl" / "config.json").read_text())
     config["vision_config"]["window_size"] = 112  # as all published ones have it, and llama.cpp
     (folder / "qwen2_5_vl" / "config.json").write_text(json.dumps(config))
@@ -76,17 +77,24 @@ class Vision(unittest.TestCase):
         tensors = {tensor.name: torch.tensor(tensor.data) for tensor in reader.tensors}
         state, expected = load_file(folder / name / "model.safetensors"), {}
         for own, tensor in state.items():
-            if "language_model" in own or "text_model" in own or own.startswith(("lm_head", "model.embed", "model.layers", "model.norm")):
+            if "language_model" in own or "text_model" in own or own.startswith(("lm_head", "model.embed_tokens", "model.layers", "model.norm")):
                 continue
-            spelled = (own, own.removeprefix("model."), f"model.{own}", own.replace("vision_tower.", "vision_tower.vision_model."))
-            known = next(filter(None, (names.get_name(one, (".weight", ".bias")) for one in spelled)), None)
+            spelled = (own, own.removeprefix("model."), f"model.{own}", own.replace("vision_tower.", "vision_tower.vision_model."),
+                       own.replace("model.vision_tower.", "vision_tower.vision_model."), own.replace("visual.vision_model.", "vision_tower.vision_model."),
+                       own.replace("model.vision_tower.encoder.", "vision_model.model.").replace(".linear.weight", ".weight"))
+            endings = (".weight", ".bias", ".input_min", ".input_max", ".output_min", ".output_max")
+            known = next(filter(None, (names.get_name(one, endings) for one in spelled)), None)
             ending = "." + own.rsplit(".", 1)[1]
             for part, theirs in further.items():
                 if own.endswith(part) or own.endswith(part + ending):
                     layer = own.split(".layer.")[1].split(".")[0] if part.startswith("lambda") else ""
                     known = (f"v.blk.{layer}." if layer else "") + theirs + (ending if own.endswith(part + ending) else "")
             self.assertIsNotNone(known, own)
-            if ".qkv." in own:
+            if name == "mistral3" and ("q_proj" in own or "k_proj" in own):  # rotary positions turn neighbours there
+                tensor = tensor.unflatten(0, (2, 2, -1)).transpose(1, 2).reshape(tensor.shape)
+            if tensor.dim() == 2 and "patch_embed" in own:  # a row of pixels becomes a convolution
+                tensor = tensor.unflatten(1, (4, 4, 3)).permute(0, 3, 1, 2)
+            if ".qkv." in own and name != "qwen3_vl":
                 expected |= {known.replace("qkv", part): piece for part, piece in zip("qkv", tensor.chunk(3))}
             elif tensor.dim() == 5:  # a convolution for each of two frames
                 expected |= {known: tensor[:, :, 0], known + ".1": tensor[:, :, 1]}
@@ -98,6 +106,11 @@ class Vision(unittest.TestCase):
         for name, further in MADE.items():
             with self.subTest(name):
                 tensors, expected = self.tensors(name, further)
+                if name == "mistral3":  # behind each line of patches
+                    row = json.loads((folder / name / "tokenizer.json").read_text())["added_tokens"]
+                    row = next(token["id"] for token in row if token["content"] == "[IMG_BREAK]")
+                    state = load_file(folder / name / "model.safetensors")
+                    expected["v.token_embd.img_break"] = next(value for key, value in state.items() if key.endswith("embed_tokens.weight"))[row]
                 self.assertEqual(set(tensors), set(expected))
                 for key, right in expected.items():
                     self.assertTrue(torch.equal(tensors[key], right.reshape(tensors[key].shape)), key)
@@ -129,6 +142,12 @@ class Vision(unittest.TestCase):
         self.assertEqual([keys["clip.projector_type"] for keys in (qwen, qwen25)], ["qwen2vl_merger", "qwen2.5vl_merger"])
         self.assertEqual([keys["clip.vision.spatial_merge_size"] for keys in (qwen, qwen25)], [2, 2])
         self.assertEqual((qwen25["clip.use_silu"], "clip.use_gelu" in qwen, "clip.vision.n_wa_pattern" in qwen), (True, False, False))
+        deep, gemma4, paddle = values(exported("qwen3_vl")), values(exported("gemma4")), values(exported("paddleocr-vl"))
+        self.assertEqual((deep["clip.vision.is_deepstack_layers"], deep["clip.vision.image_size"]), ([True, False], 24))  # learned positions of 6 x 6 patches
+        self.assertEqual(values(gguf.GGUFReader(folder / "qwen3_vl.f32" / "model.gguf"))["qwen3vl.n_deepstack_layers"], 1)
+        self.assertEqual((gemma4["clip.vision.image_mean"], gemma4["clip.vision.image_std"], gemma4["clip.vision.projector.scale_factor"]),
+                         ([0] * 3, [1] * 3, 3))
+        self.assertEqual((paddle["clip.vision.image_min_pixels"], paddle["clip.vision.image_max_pixels"]), (64, 2560))
         self.assertEqual((gemma["clip.projector_type"], gemma["clip.vision.projector.scale_factor"]), ("gemma3", 2))
 
     def test_types(self):
@@ -158,11 +177,9 @@ class Decoders(unittest.TestCase):
     """Of whole models that rotate rows by several positions: llama.cpp then has the two features of a pair half of the rotated ones apart."""
 
     def test_pairs(self):
-        for name, made, heads in (("glm-ocr", "make-glm-ocr", 4), ("paddleocr", "make-paddleocr-vl", 0)):
+        for name, heads in (("glm-ocr", 4), ("paddleocr-vl", 0)):
             with self.subTest(name):
-                tool(made, folder / name, "--tokenizer", folder / "tokenizer")
-                run(engine, "import", "--model", name, "--out", f"{name}.model")
-                run(engine, "export", f"{name}.model", "--gguf", "f32", "--decoder-only", "--out", f"{name}.f32")
+                exported(name)
                 state = load_file(folder / name / "model.safetensors")
                 right = next(tensor for key, tensor in state.items() if "visual" not in key and key.endswith("layers.1.self_attn.q_proj.weight"))
                 if heads:  # files of GLM's have them next to each other
