@@ -199,8 +199,11 @@ ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view sy
 }
 
 std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system,
-                                          const nlohmann::json* variables) const {
-  if (own_) return encode_own(turns, system, true, {.variables = variables}).ids;
+                                          const TemplateValues& values) const {
+  if (own_) return encode_own(turns, system, true, values).ids;
+  if (values.tools)
+    throw Error(ErrorKind::data, "ChatML has no place for tools")
+        .advise("take a model whose folder brings a chat template that calls tools");
   ChatTokens out = encode(turns, system);
   append_token(start_, false, out);
   append_text("assistant\n", false, out);
@@ -229,6 +232,18 @@ std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {
   } catch (const Error&) { // the tokenizer lacks ChatML's tokens
   }
   return name;
+}
+
+std::optional<ChatTemplate> chatml_with_tools(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows) {
+  constexpr const char* name = "default";
+  const std::vector<Turn> turns = {{"user", "How many?"}, {"assistant", "Two."}};
+  try {
+    if (!OwnTemplate::is_in(tokenizer.folder(), name)) return {};
+    ChatTemplate own(tokenizer, visual_rows, name);
+    if (own.tool_call_form() && own.encode(turns).ids == ChatTemplate(tokenizer).encode(turns).ids) return own;
+  } catch (const Error&) { // it cannot be run, or the tokenizer lacks ChatML's tokens
+  }
+  return {};
 }
 
 } // namespace fvlm

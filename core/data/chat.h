@@ -47,9 +47,12 @@ class ChatTemplate {
                     const nlohmann::json* tools = nullptr) const;
 
   // The same with a generation prompt: it ends where the next answer begins, with "<|im_start|>assistant\n" in ChatML.
-  // `variables`: see TemplateValues; ChatML reads none.
+  // `values`: ChatML reads none, and has no place for tools.
   std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt,
-                              const nlohmann::json* variables = nullptr) const;
+                              const TemplateValues& values = {}) const;
+
+  // See OwnTemplate; of ChatML null.
+  const ToolCallForm* tool_call_form() const { return own_ ? own_->tool_call_form() : nullptr; }
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;
@@ -74,5 +77,8 @@ class ChatTemplate {
 // or which has a place for images, so that its model was trained with that one. Nothing where there is none; a template
 // that cannot be run is warned of.
 std::optional<std::string> own_chat_template(const Tokenizer& tokenizer);
+
+// The template of the tokenizer's folder, where it writes a conversation as ChatML does, and calls of tools besides.
+std::optional<ChatTemplate> chatml_with_tools(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows);
 
 } // namespace fvlm

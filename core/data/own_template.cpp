@@ -236,7 +236,7 @@ OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bo
     if (!takes_text_ && !takes_parts_)
       throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
   });
-  writes_tool_calls_ = writes_tool_calls();
+  find_tool_calls();
   if (has_marks) find_image_token();
 }
 
@@ -335,15 +335,24 @@ bool OwnTemplate::shows_content(bool parts) const {
 
 // A template that knows no tools leaves their calls out, and the answer to learn would be empty. One that refuses the
 // probe may write them in other conversations.
-bool OwnTemplate::writes_tool_calls() const {
+void OwnTemplate::find_tool_calls() {
   const char* name = "probe_of_a_chat_template";
   const Json call = {
       {"id", "callprobe"}, {"type", "function"}, {"function", {{"name", name}, {"arguments", {{"x", 1}}}}}};
-  const Turn answer{"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})};
+  const Json parameters = {{"type", "object"}, {"properties", {{"x", {{"type", "integer"}}}}}};
+  const Json tools =
+      Json::array({{{"type", "function"},
+                    {"function", {{"name", name}, {"description", "A probe."}, {"parameters", parameters}}}}});
+  const std::vector<Turn> turns = {
+      {"user", "a probe"},
+      {"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})}};
   try {
-    return render_plainly(std::vector<Turn>{{"user", "a probe"}, answer}, false).text.find(name) != std::string::npos;
+    writes_tool_calls_ = render_plainly(turns, false).text.find(name) != std::string::npos;
   } catch (const Error&) {
-    return true;
+  }
+  try {
+    tool_call_form_ = fvlm::tool_call_form(render_plainly(turns, false, {.tools = &tools}).text, name);
+  } catch (const Error&) {
   }
 }
 

@@ -1,6 +1,7 @@
 // OwnTemplate: the chat template that a Hugging Face folder brings, in Jinja, applied to conversations.
 #pragma once
 #include "data/tokenizer.h"
+#include "data/tool_calls.h"
 #include "jinja/template.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -70,6 +71,8 @@ class OwnTemplate {
   // conversation, or where it does not show which parts of the text are answers; those of a prompt, from which nothing
   // is learnt, are then left out. [any thread]
   ChatText render(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
+  // The form in which the template writes calls of tools; null: none, or one that is not known.
+  const ToolCallForm* tool_call_form() const { return tool_call_form_; }
   // What the template writes for an image among the parts of a turn; nothing: it leaves images out.
   std::optional<std::string> image_token() const;
 
@@ -85,7 +88,7 @@ class OwnTemplate {
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text) const;
   bool shows_content(bool parts) const;
-  bool writes_tool_calls() const;
+  void find_tool_calls();
 
   const Tokenizer& tokenizer_;
   std::string where_;
@@ -93,6 +96,7 @@ class OwnTemplate {
   jinja::Variables special_tokens_;               // bos_token and the like
   bool takes_text_ = false, takes_parts_ = false; // forms of a turn's content: a string, or a list of images and texts
   bool writes_tool_calls_ = true;
+  const ToolCallForm* tool_call_form_ = nullptr;
   std::string image_token_;        // what the template writes for an image; empty: marks are plain text
   bool takes_image_parts_ = false; // otherwise the token itself stands in a turn's text
 };

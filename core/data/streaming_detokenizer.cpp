@@ -31,15 +31,18 @@ size_t partial_match_begin(std::string_view text, std::string_view stop) {
 
 } // namespace
 
-StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops)
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops,
+                                           std::span<const std::string> shown)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
+  for (const std::string& text : shown)
+    if (const auto id = tokenizer.special_id(text)) shown_.push_back(*id);
   if (std::ranges::find(stops_, "") != stops_.end())
     throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 
 void StreamingDetokenizer::hold(TokenId id) {
   const bool known = id >= 0 && static_cast<size_t>(id) < tokenizer_.size();
-  if (known && tokenizer_.is_special(id)) return;
+  if (known && tokenizer_.is_special(id) && std::ranges::find(shown_, id) == shown_.end()) return;
   if (known && tokenizer_.is_byte_fallback(id)) {
     begins_ = false;
     bytes_ += tokenizer_.bytes_of(id);

@@ -1,6 +1,7 @@
 #include "serve/answer_delivery.h"
 
 #include "base/task_thread.h"
+#include "serve/tool_fields.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -123,10 +124,45 @@ void AnswerDelivery::deliver_end(RunningAnswer& answer, const Event& event) {
     ++job.usage.completion; // the end token, which is no text
     for (const infer::GeneratedToken& token : event.tokens) show_logprobs(answer, token);
   }
-  const std::string rest = answer.text.finish();
-  if (!rest.empty()) job.listener->add_text(answer.number, rest);
+  say(answer, answer.text.finish());
+  end_calls(answer);
   const bool is_whole = !is_echo_alone && (event.by_end_token || answer.stopped);
-  job.listener->end_answer(answer.number, is_whole ? "stop" : "length");
+  job.listener->end_answer(answer.number, !is_whole ? "length" : answer.called > 0 ? "tool_calls" : "stop");
+}
+
+// Passes on what is said, and calls of tools.
+void AnswerDelivery::say(RunningAnswer& answer, const std::string& piece) {
+  AnswerJob& job = *answer.job;
+  if (job.request.tools && job.request.tools->only) {
+    answer.required += piece;
+    return;
+  }
+  const std::string said = answer.calls && !piece.empty() ? answer.calls->add(piece) : piece;
+  if (!said.empty()) job.listener->add_text(answer.number, said);
+  if (answer.calls) call(answer, answer.calls->take_calls());
+}
+
+void AnswerDelivery::end_calls(RunningAnswer& answer) {
+  AnswerJob& job = *answer.job;
+  std::string said = answer.calls ? answer.calls->finish() : "";
+  if (answer.calls) call(answer, answer.calls->take_calls());
+  if (job.request.tools && job.request.tools->only) {
+    const auto calls = required_calls(answer.required, *job.request.tools);
+    if (calls) call(answer, *calls);
+    if (!calls) said = answer.required; // cut off before it names a tool
+  }
+  if (!said.empty()) job.listener->add_text(answer.number, said);
+}
+
+// Where calls are to come one at a time, the first one ends the answer.
+void AnswerDelivery::call(RunningAnswer& answer, const std::vector<ToolCall>& calls) {
+  const bool parallel = answer.job->request.tools->parallel;
+  for (const ToolCall& each : calls) {
+    if (!parallel && answer.called > 0) return;
+    answer.job->listener->add_call(answer.number, each);
+    ++answer.called;
+  }
+  if (!parallel && answer.called > 0) answer.stopped = true;
 }
 
 TokenLogprob AnswerDelivery::named(int64_t id, double logprob) const {
@@ -163,7 +199,7 @@ void AnswerDelivery::deliver_token(RunningAnswer& answer, const infer::Generated
   if (token.logprobs) show_logprobs(answer, token);
   const bool may_stop = answer.tokens > job.request.stop_rules.min_tokens;
   const std::string piece = answer.text.add(static_cast<TokenId>(token.id), may_stop);
-  if (!piece.empty()) job.listener->add_text(answer.number, piece);
+  if (!piece.empty()) say(answer, piece);
   if (answer.text.stopped()) answer.stopped = true;
 }
 

@@ -53,6 +53,9 @@ class AnswerDelivery {
   void deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token);
   void deliver_echo(RunningAnswer& answer, const std::vector<infer::GeneratedToken>& tokens);
   void deliver_end(RunningAnswer& answer, const Event& event);
+  void say(RunningAnswer& answer, const std::string& piece);
+  void end_calls(RunningAnswer& answer);
+  void call(RunningAnswer& answer, const std::vector<ToolCall>& calls);
   void show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token);
   TokenLogprob named(int64_t id, double logprob) const;
 

@@ -55,7 +55,7 @@ grammar::Grammar of_structured_outputs(const Ordered& wanted) {
 } // namespace
 
 std::shared_ptr<const grammar::Grammar> answer_form_of(std::string_view body, ApiForm api) {
-  const Ordered request = Ordered::parse(body);
+  const Ordered request = ordered(body);
   const bool is_response = api == ApiForm::response;
   const char* const format_field = is_response ? "text.format" : "response_format";
   std::shared_ptr<const grammar::Grammar> form;

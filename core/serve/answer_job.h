@@ -2,6 +2,7 @@
 #pragma once
 #include "base/error.h"
 #include "data/streaming_detokenizer.h"
+#include "data/tool_calls.h"
 #include "serve/answer_json.h"
 #include "serve/chat_request.h"
 #include "serve/prompt_writer.h"
@@ -19,6 +20,7 @@ class AnswerListener {
   virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
   virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
+  virtual void add_call(int64_t, const ToolCall&) {} // of requests with tools
   virtual void end_answer(int64_t answer, const char* finish) = 0;
   // One of these is the last call.
   virtual void complete(const Usage& usage) = 0;
@@ -45,13 +47,31 @@ struct AnswerJob {
 
 struct RunningAnswer {
   RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer)
-      : job(std::move(of)), number(at), text(tokenizer, job->request.stops) {}
+      : job(std::move(of)), number(at), text(tokenizer, job->request.stops, shown(*job)) {
+    if (const ToolCallForm* form = form_of(*job)) calls.emplace(*form, &job->request.tools->list);
+  }
+
+  // How it may call tools, which it need not; null: it has none, or has to call one, which its form sees to.
+  static const ToolCallForm* form_of(const AnswerJob& job) {
+    return job.request.tools && !job.request.tools->only ? job.prompt.tool_calls : nullptr;
+  }
+  // Texts of calls that are special tokens.
+  static std::vector<std::string> shown(const AnswerJob& job) {
+    const ToolCallForm* const form = form_of(job);
+    if (!form) return {};
+    std::vector<std::string> texts{form->begin, form->end};
+    texts.insert(texts.end(), form->marks.begin(), form->marks.end());
+    return texts;
+  }
 
   const std::shared_ptr<AnswerJob> job;
   const int64_t number;              // among those of its request
   std::atomic<bool> stopped = false; // by a stop text: what the model adds behind it is dropped
   // Of who delivers the answer.
   StreamingDetokenizer text;
+  std::optional<ToolCallReader> calls;
+  std::string required; // the text of a call that it has to make
+  int64_t called = 0;
   int64_t tokens = 0;
   int64_t characters = 0; // of the tokens so far
 };

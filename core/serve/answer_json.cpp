@@ -1,6 +1,7 @@
 #include "serve/answer_json.h"
 
 #include "base/base64.h"
+#include "base/hash.h"
 #include "data/unicode.h"
 
 #include <fmt/format.h>
@@ -83,6 +84,11 @@ Json logprobs_json(const std::vector<TokenLogprob>& tokens) {
   return all;
 }
 
+std::string call_id(const std::string& request, int64_t answer, int64_t number) {
+  constexpr size_t length = 9;
+  return sha256_hex(fmt::format("{}.{}.{}", request, answer, number)).substr(0, length);
+}
+
 AnswerJson::AnswerJson(const ChatRequest& request, std::string id, int64_t created)
     : model_(request.model), id_(std::move(id)), created_(created), is_chat_(request.is_chat),
       has_logprobs_(request.top_logprobs.has_value()), has_usage_(request.stream_usage) {
@@ -107,9 +113,12 @@ std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usag
   Json choices = Json::array();
   for (const AnswerText& answer : answers) {
     Json choice = {{"index", choices.size()}, {"finish_reason", answer.finish}};
-    if (is_chat_)
-      choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
-    else
+    if (is_chat_) {
+      Json& message = choice["message"] = {{"role", "assistant"}, {"content", answer.text}};
+      for (const ToolCall& call : answer.calls)
+        message["tool_calls"].push_back(call_json(call, std::ssize(choices), message["tool_calls"].size()));
+      if (answer.text.empty() && !answer.calls.empty()) message["content"] = nullptr;
+    } else
       choice["text"] = answer.text;
     if (has_logprobs_) choice["logprobs"] = logprobs(answer.tokens);
     choices.push_back(std::move(choice));
@@ -139,6 +148,23 @@ std::string AnswerJson::piece(int64_t answer, const std::string& text, bool firs
                 : fmt::format("\"delta\":{{\"content\":{}{}}}", quoted, first ? ",\"role\":\"assistant\"" : "");
   return fmt::format("data: {{\"choices\":[{{{},\"finish_reason\":null,\"index\":{}{}}}]{}", words, answer,
                      has_logprobs_ ? ",\"logprobs\":" + dumped(logprobs(tokens)) : "", event_end_);
+}
+
+Json AnswerJson::call_json(const ToolCall& call, int64_t answer, size_t number) const {
+  return {{"id", call_id(id_, answer, static_cast<int64_t>(number))},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+// A call is sent whole, since its text is read as one.
+std::string AnswerJson::call(int64_t answer, const ToolCall& call, bool first) {
+  const int64_t number = called_[answer]++;
+  Json one = call_json(call, answer, static_cast<size_t>(number));
+  one["index"] = number;
+  Json delta = {{"tool_calls", Json::array({std::move(one)})}};
+  if (first) delta.update({{"role", "assistant"}, {"content", nullptr}});
+  const Json choice = {{"index", answer}, {"finish_reason", nullptr}, {"delta", std::move(delta)}};
+  return event(document("chat.completion.chunk", Json::array({choice})));
 }
 
 std::string AnswerJson::last_piece(int64_t answer, const char* finish) {

@@ -1,11 +1,13 @@
 // Answers as JSON, in the form of OpenAI's API; that of /v1/responses is in response_json.h.
 #pragma once
 #include "base/error.h"
+#include "data/tool_calls.h"
 #include "serve/chat_request.h"
 
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +28,8 @@ struct TokenLogprob {
 
 struct AnswerText {
   std::string text;
-  const char* finish = "stop";      // "length" for one that reached its most tokens
+  std::vector<ToolCall> calls;
+  const char* finish = "stop";      // "length" for one that reached its most tokens, "tool_calls" for one with calls
   std::vector<TokenLogprob> tokens; // of requests that ask for log-probabilities
 };
 
@@ -49,6 +52,8 @@ class AnswerDocuments {
   // `first`: of this answer.
   virtual std::string piece(int64_t answer, const std::string& text, bool first,
                             const std::vector<TokenLogprob>& tokens) = 0;
+  // A call of a tool, the answer's next one. `first`: nothing of this answer was said.
+  virtual std::string call(int64_t answer, const ToolCall& call, bool first) = 0;
   virtual std::string last_piece(int64_t answer, const char* finish) = 0;
   // The end of the stream: of all answers, or of one that failed behind its first event.
   virtual std::string end(const Usage& usage) = 0;
@@ -71,23 +76,28 @@ class AnswerJson final : public AnswerDocuments {
   // The first piece of a chat's answer says whose turn it is.
   std::string piece(int64_t answer, const std::string& text, bool first,
                     const std::vector<TokenLogprob>& tokens) override;
+  std::string call(int64_t answer, const ToolCall& call, bool first) override;
   std::string last_piece(int64_t answer, const char* finish) override;
   std::string end(const Usage& usage) override;
   std::string failure(const Error& error) override;
 
  private:
+  nlohmann::json call_json(const ToolCall& call, int64_t answer, size_t number) const;
   nlohmann::json document(const char* chat_kind, nlohmann::json choices) const;
   nlohmann::json logprobs(const std::vector<TokenLogprob>& tokens) const;
   std::string model_, id_;
   int64_t created_;
   bool is_chat_, has_logprobs_, has_usage_;
-  std::string event_end_;    // of an event, behind its choices: the same in every one
-  nlohmann::json attention_; // null: not asked for
+  std::string event_end_;             // of an event, behind its choices: the same in every one
+  nlohmann::json attention_;          // null: not asked for
+  std::map<int64_t, int64_t> called_; // by answer, how many calls its stream had
 };
 
 // What the forms share. Generated text may end in the middle of a character, which is replaced.
 std::string dumped(const nlohmann::json& document);
 nlohmann::json json_of(const FrameAttention& shown);
+// An id that is unique to this call of this answer; nine letters and digits, as Mistral's templates want them.
+std::string call_id(const std::string& request, int64_t answer, int64_t number);
 nlohmann::json logprobs_json(const std::vector<TokenLogprob>& tokens); // a list, but for continued texts
 
 int http_status_of(const Error& error);

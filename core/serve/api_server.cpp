@@ -98,6 +98,12 @@ class Conversation {
     else
       answers_[static_cast<size_t>(answer)].text += piece;
   }
+  void add_call(int64_t answer, const ToolCall& call) {
+    std::lock_guard lock(lock_);
+    if (!streams_) return answers_[static_cast<size_t>(answer)].calls.push_back(call);
+    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
+    write(documents_->call(answer, call, first));
+  }
   void end_answer(int64_t answer, const char* finish) {
     std::lock_guard lock(lock_);
     AnswerText& text = answers_[static_cast<size_t>(answer)];
@@ -157,6 +163,7 @@ class PromptAnswers final : public AnswerListener {
   void show_attention(const FrameAttention& attention) override { to_->show_attention(attention); }
   void add_token(int64_t answer, const TokenLogprob& token) override { to_->add_token(first_ + answer, token); }
   void add_text(int64_t answer, const std::string& piece) override { to_->add_text(first_ + answer, piece); }
+  void add_call(int64_t answer, const ToolCall& call) override { to_->add_call(first_ + answer, call); }
   void end_answer(int64_t answer, const char* finish) override { to_->end_answer(first_ + answer, finish); }
   void complete(const Usage& usage) override { to_->complete(usage); }
   void fail(const Error& error) override { to_->fail(error); }

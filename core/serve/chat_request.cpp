@@ -5,6 +5,7 @@
 #include "serve/answer_form.h"
 #include "serve/message_contents.h"
 #include "serve/request_fields.h"
+#include "serve/tool_fields.h"
 
 #include <fmt/format.h>
 
@@ -109,6 +110,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   const char* const format = form == ApiForm::response ? "text" : "response_format";
   if (fields.asks(format) || fields.asks("structured_outputs")) request.form = answer_form_of(body, form);
   require_agreement(request, form);
+  if (request.is_chat) read_tools(request, fields, body, form);
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong_field(
         "best_of", fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
@@ -186,7 +188,7 @@ std::shared_ptr<const Json> response_fields_of(const RequestFields& fields, cons
                     {"temperature", request.sampling.temperature},
                     {"text", {{"format", format ? *format : Json{{"type", "text"}}}}},
                     {"tool_choice", choice ? *choice : Json("auto")},
-                    {"tools", Json::array()},
+                    {"tools", fields.find("tools") ? *fields.find("tools") : Json::array()},
                     {"top_logprobs", request.top_logprobs.value_or(0)},
                     {"top_p", request.sampling.top_p},
                     {"truncation", "disabled"}};
@@ -237,8 +239,8 @@ ChatRequest parse_response(std::string_view body, const RequestLimits& limits) {
 ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const RequestFields fields(document);
-  fields.refuse({"tools", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
-                 "mm_processor_kwargs", "return_token_strs"});
+  fields.refuse({"chat_template", "documents", "add_generation_prompt", "continue_final_message", "mm_processor_kwargs",
+                 "return_token_strs"});
   const Json* messages = fields.find("messages");
   if (!messages == !fields.find("prompt")) throw wrong_field("prompt", "expected either a prompt or messages");
   ChatRequest request;
@@ -250,6 +252,7 @@ ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits) {
     request.turns.push_back({"user", contents.text(fields.text("prompt"), "prompt", true)});
     return request;
   }
+  read_tools(request, fields, body, ApiForm::chat);
   if (adds_tokens) throw wrong_field("add_special_tokens", "it goes with a prompt; a chat template has its own tokens");
   request.template_variables = template_variables_of(fields);
   contents.add_messages(*messages, "messages");

@@ -7,7 +7,7 @@
 #include "infer/stop_rules.h"
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -39,6 +39,13 @@ struct PromptFrames {
   std::string video_text;      // see Turn
 };
 
+// What the model may do besides answering in words.
+struct OfferedTools {
+  nlohmann::json list;             // as the template reads it
+  std::optional<std::string> only; // it has to call this one, or, if empty, any of several
+  bool parallel = true;            // it may call several at once
+};
+
 // A video among the files of a request.
 struct RequestVideo {
   size_t first = 0;  // of its files
@@ -56,6 +63,7 @@ struct ChatRequest {
   std::vector<Turn> turns;           // <image> in a user's text for each image of it
   std::vector<std::string> images;   // the files, in the order of their marks, a video's among them
   std::shared_ptr<const nlohmann::json> template_variables = {}; // see TemplateValues
+  std::shared_ptr<const OfferedTools> tools = {};                // null: none
   std::optional<RequestVideo> video;                             // for which <video> stands
   std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
   std::vector<std::string> stops;

@@ -4,6 +4,7 @@
 #include "data/media/decode_image.h"
 #include "data/visual_marks.h"
 #include "serve/request_fields.h"
+#include "serve/tool_fields.h"
 
 #include <fmt/format.h>
 
@@ -57,18 +58,72 @@ void Contents::add_messages(const Json& messages, const std::string& where) {
   if (std::ssize(messages) > limits_.most_messages)
     throw wrong_field(where, fmt::format("a request has at most {} messages", limits_.most_messages));
   for (size_t i = 0; i < messages.size(); ++i) add_message(messages[i], i == 0, fmt::format("{}[{}]", where, i));
-  if (request_.turns.empty() || request_.turns.back().role != "user")
-    throw wrong_field(where, "the last message has to be the user's");
+  const std::string last = request_.turns.empty() ? "" : request_.turns.back().role;
+  if (last != "user" && last != "tool")
+    throw wrong_field(where, "the last message has to be the user's, or what a tool returned");
 }
 
 void Contents::add_items(const Json& items, const std::string& where) {
+  Json messages = Json::array();
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", where, i);
     const std::string type = items[i].is_object() ? RequestFields(items[i], place).text("type") : "";
-    if (!type.empty() && type != "message")
-      throw wrong_field(place, "items are of type message, not " + shortened(type));
+    if (type == "reasoning") continue; // which is the answer's own
+    if (!type.empty() && type != "message" && type != "function_call" && type != "function_call_output")
+      throw wrong_field(place,
+                        "items are of type message, function_call or function_call_output, not " + shortened(type));
+    if (type == "function_call_output") {
+      messages.push_back({{"role", "tool"},
+                          {"tool_call_id", items[i].value("call_id", Json())},
+                          {"content", items[i].value("output", Json())}});
+    } else if (type == "function_call") {
+      const bool joins =
+          !messages.empty() && messages.back().is_object() && messages.back().value("role", Json()) == "assistant";
+      if (!joins) messages.push_back({{"role", "assistant"}, {"content", nullptr}});
+      messages.back()["tool_calls"].push_back(
+          {{"id", items[i].value("call_id", Json())},
+           {"type", "function"},
+           {"function",
+            {{"name", items[i].value("name", Json())}, {"arguments", items[i].value("arguments", Json())}}}});
+    } else {
+      messages.push_back(items[i]);
+    }
   }
-  add_messages(items, where);
+  add_messages(messages, where);
+}
+
+// What the assistant called, besides or in place of what it said.
+void Contents::add_calls(const Json& message, const std::string& where) {
+  const Json* list = RequestFields(message, where).find("tool_calls");
+  if (!list || list->empty()) return;
+  if (!list->is_array()) throw wrong_field(where + ".tool_calls", "expected a list of calls, got " + shortened(*list));
+  Json calls = Json::array();
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string place = fmt::format("{}.tool_calls[{}]", where, i);
+    const Json& call = calls.emplace_back(read_call((*list)[i], place));
+    (void)text(call.dump(-1, ' ', false, Json::error_handler_t::replace), place, false); // which counts it
+    if (call.contains("id")) tools_by_call_[call["id"].get<std::string>()] = call["function"]["name"];
+  }
+  Json fields = {{"tool_calls", std::move(calls)}};
+  Turn& turn = request_.turns.back();
+  if (turn.text.empty()) fields["content"] = nullptr;
+  turn.fields = std::make_shared<const Json>(std::move(fields));
+}
+
+void Contents::add_result(const Json& json, const std::string& where) {
+  const RequestFields message(json, where);
+  const Json* content = message.find("content");
+  if (!content) throw wrong_field(where, "it has no content");
+  const std::string call = message.text("tool_call_id"), given = message.text("name");
+  Json fields = Json::object();
+  if (!call.empty()) fields["tool_call_id"] = call;
+  const auto called = tools_by_call_.find(call);
+  if (!call.empty() && called == tools_by_call_.end())
+    throw wrong_field(where + ".tool_call_id", fmt::format("no message before it has a call '{}'", call));
+  if (called != tools_by_call_.end() || !given.empty()) fields["name"] = given.empty() ? called->second : given;
+  Turn turn{"tool", read(*content, where + ".content", "tool")};
+  turn.fields = std::make_shared<const Json>(std::move(fields));
+  request_.turns.push_back(std::move(turn));
 }
 
 // A first message of the system replaces the model's usual one. Others are turns, as a template gets them in
@@ -79,10 +134,12 @@ void Contents::add_message(const Json& json, bool is_first, const std::string& w
   const std::string given = message.text("role"), role = given == "developer" ? "system" : given;
   if (role == "assistant") {
     request_.turns.push_back({role, said(json, where)});
+    add_calls(json, where);
     return;
   }
+  if (role == "tool") return add_result(json, where);
   if (role != "system" && role != "user")
-    throw wrong_field(where, fmt::format("a role is system, user or assistant, not '{}'", given));
+    throw wrong_field(where, fmt::format("a role is system, user, assistant or tool, not '{}'", given));
   const Json* content = message.find("content");
   if (!content) throw wrong_field(where, "it has no content");
   std::string text = read(*content, where + ".content", role);
@@ -95,7 +152,7 @@ void Contents::add_message(const Json& json, bool is_first, const std::string& w
 // What the assistant said: its content, or why it refused to answer.
 std::string Contents::said(const Json& json, const std::string& where) {
   const RequestFields message(json, where);
-  message.refuse({"tool_calls", "function_call", "audio"});
+  message.refuse({"function_call", "audio"});
   const Json *content = message.find("content"), *refusal = message.find("refusal");
   if (!refusal) return content ? read(*content, where + ".content", "assistant") : "";
   if (content && *content != Json("")) throw wrong_field(where, "an answer has a content or a refusal, not both");

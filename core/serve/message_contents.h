@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Contents {
  private:
   void add_message(const nlohmann::json& message, bool is_first, const std::string& where);
   std::string said(const nlohmann::json& message, const std::string& where);
+  void add_calls(const nlohmann::json& message, const std::string& where);
+  void add_result(const nlohmann::json& message, const std::string& where);
   std::string read(const nlohmann::json& content, const std::string& where, const std::string& role);
   std::string read_part(const nlohmann::json& part, const std::string& where, const std::string& role);
   void add_video(const nlohmann::json& part, const std::string& type, const std::string& where);
@@ -36,6 +39,7 @@ class Contents {
   ChatRequest& request_;
   const RequestLimits& limits_;
   int64_t pixels_ = 0, bytes_ = 0;
+  std::map<std::string, std::string> tools_by_call_; // by the id of a call
 };
 
 } // namespace fvlm::serve

@@ -40,7 +40,8 @@ PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& prepa
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
-      chat_(tokenizer, visual_rows, settings_.chat_template) {}
+      chat_(tokenizer, visual_rows, settings_.chat_template),
+      chat_with_tools_(settings_.chat_template ? std::nullopt : chatml_with_tools(tokenizer, visual_rows)) {}
 
 // The key of a frame is its file and its place among the file's frames, which is less to read than its pixels are.
 PromptFrames PromptWriter::decode(const ChatRequest& request, std::vector<std::string>& keys) const {
@@ -166,6 +167,22 @@ std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, Written
   return request.tokens;
 }
 
+std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<const Turn> turns,
+                                          WrittenPrompt& written) const {
+  const std::string& system = request.system ? *request.system : settings_.system;
+  const bool has_calls = std::ranges::any_of(turns, [](const Turn& turn) { return turn.fields != nullptr; });
+  const ChatTemplate& chat = chat_with_tools_ && (request.tools || has_calls) ? *chat_with_tools_ : chat_;
+  written.tool_calls = request.tools ? chat.tool_call_form() : nullptr;
+  if ((request.tools || has_calls) && !chat.tool_call_form())
+    throw Error(ErrorKind::usage, "{}: the model's chat template calls no tools, or in a form that is not known here",
+                request.tools ? "tools" : "messages")
+        .at(request.tools ? "tools" : "messages")
+        .advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
+  return chat.prompt(
+      turns, system,
+      {.tools = request.tools ? &request.tools->list : nullptr, .variables = request.template_variables.get()});
+}
+
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
   if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
@@ -181,9 +198,7 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)
       if (turn.role == "user") turn.text = without_marks(turn.text);
-  const std::string& system = request.system ? *request.system : settings_.system;
-  std::vector<TokenId> tokens =
-      request.is_chat ? chat_.prompt(turns, system, request.template_variables.get()) : continued(request, written);
+  std::vector<TokenId> tokens = request.is_chat ? prompt(request, turns, written) : continued(request, written);
   std::vector<uint8_t> no_mask;
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);
 

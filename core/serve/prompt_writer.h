@@ -26,6 +26,7 @@ struct WrittenPrompt {
   // Of each frame, what it was made of, as infer::Prompt::visual_keys has it. Equal keys are equal frames for the same
   // PromptWriter.
   std::vector<std::string> frame_keys;
+  const ToolCallForm* tool_calls = nullptr; // of a request with tools: how its answer calls them
   // Of a prompt that opens its answer.
   std::string echo;
   TokenId first_token = 0;
@@ -60,12 +61,14 @@ class PromptWriter {
   void decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const;
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
   void require_known(std::span<const TokenId> tokens, const char* field) const;
+  std::vector<TokenId> prompt(const ChatRequest& request, std::span<const Turn> turns, WrittenPrompt& written) const;
   std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;
   PromptSettings settings_;
   ChatTemplate chat_;
+  const std::optional<ChatTemplate> chat_with_tools_; // where `chat_` has no place for them
 };
 
 } // namespace fvlm::serve

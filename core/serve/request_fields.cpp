@@ -65,6 +65,19 @@ std::vector<int64_t> tokens_of(const Json& list, const std::string& where, int64
   return tokens;
 }
 
+nlohmann::ordered_json ordered(std::string_view body) {
+  using Ordered = nlohmann::ordered_json;
+  constexpr int64_t most = 512;
+  std::vector<int64_t> keys; // of each object that is open
+  return Ordered::parse(body, [&](int, Ordered::parse_event_t event, const Ordered&) {
+    if (event == Ordered::parse_event_t::object_start) keys.push_back(0);
+    if (event == Ordered::parse_event_t::object_end) keys.pop_back();
+    if (event == Ordered::parse_event_t::key && ++keys.back() > most)
+      throw wrong_field("", fmt::format("an object of the request has more than {} keys", most));
+    return true;
+  });
+}
+
 std::string RequestFields::place_of(const char* name) const {
   return where_.empty() ? name : fmt::format("{}.{}", where_, name);
 }
@@ -116,8 +129,8 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
   for (const std::string name : names)
     if (asks(name.c_str())) {
       Error error = wrong_field(place_of(name.c_str()), "this server does not support it");
-      if (name.starts_with("tool"))
-        error.advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
+      if (name.starts_with("function")) error.advise("send tools and tool_choice");
+      if (name.starts_with("tool")) error.advise("send them to /v1/chat/completions or /v1/responses");
       if (name == "previous_response_id" || name == "conversation" || name == "background")
         error.advise("nothing is kept between two requests; send the whole conversation as input");
       if (name.starts_with("guided_")) error.advise("structured_outputs takes json and choice");
@@ -126,8 +139,8 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
 }
 
 void refuse_unsupported(const RequestFields& fields, ApiForm form) {
-  fields.refuse({"tools", "tool_choice", "functions", "function_call", "logit_bias", "suffix", "bad_words",
-                 "modalities", "audio"});
+  fields.refuse({"functions", "function_call", "logit_bias", "suffix", "bad_words", "modalities", "audio"});
+  if (form == ApiForm::completion) fields.refuse({"tools", "tool_choice"});
   // vLLM's and SGLang's
   fields.refuse({"guided_json", "guided_choice", "guided_regex", "guided_grammar", "regex", "ebnf", "allowed_token_ids",
                  "use_beam_search", "length_penalty", "prompt_logprobs", "truncate_prompt_tokens",

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,10 @@ enum class ApiForm { chat, completion, response };
 Error wrong_field(const std::string& field, const std::string& what);
 // A value as a message shows it.
 std::string shortened(const nlohmann::json& value);
+
+// A request's body, which is valid JSON, with the keys of objects in their order. Throws Error(usage) where an object
+// has more keys than any of a request's, as looking for one takes long.
+nlohmann::ordered_json ordered(std::string_view body);
 
 // At most `most` tokens. Throws Error(usage) at `where`.
 std::vector<int64_t> tokens_of(const nlohmann::json& list, const std::string& where, int64_t most);

@@ -10,7 +10,7 @@ namespace fvlm::serve {
 using Json = nlohmann::json;
 
 ResponseJson::ResponseJson(const ChatRequest& request, const std::string& id, int64_t created)
-    : shared_(*request.response_fields), item_id_("msg_" + id) {
+    : shared_(*request.response_fields), item_id_("msg_" + id), id_(id) {
   shared_.update({{"id", "resp_" + id}, {"object", "response"}, {"created_at", created}, {"model", request.model}});
 }
 
@@ -29,7 +29,7 @@ std::string ResponseJson::attention(const FrameAttention& shown) {
 }
 
 const char* ResponseJson::status() const {
-  return std::string_view(answer_.finish) == "stop" ? "completed" : "incomplete";
+  return std::string_view(answer_.finish) == "length" ? "incomplete" : "completed";
 }
 
 Json ResponseJson::part() const {
@@ -59,7 +59,10 @@ Json ResponseJson::response(const char* status) const {
 
 Json ResponseJson::ended(const Usage& usage) const {
   Json all = response(status());
-  all["output"].push_back(item(status(), Json::array({part()})));
+  Json& output = all["output"];
+  for (size_t i = 0; i < answer_.calls.size(); ++i) output.push_back(call_item(i, status()));
+  if (has_message())
+    output.insert(output.begin() + static_cast<std::ptrdiff_t>(message_at_), item(status(), Json::array({part()})));
   if (all["status"] == "incomplete") all["incomplete_details"] = {{"reason", "max_output_tokens"}};
   all["usage"] = {{"input_tokens", usage.prompt},
                   {"input_tokens_details", {{"cached_tokens", usage.cached}, {"cache_write_tokens", 0}}},
@@ -77,7 +80,7 @@ std::string ResponseJson::event(const char* type, Json fields) {
 
 // Of what happens to the one part.
 std::string ResponseJson::part_event(const char* type, Json fields) {
-  fields.update({{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}});
+  fields.update({{"item_id", item_id_}, {"output_index", message_at_}, {"content_index", 0}});
   return event(type, std::move(fields));
 }
 
@@ -86,29 +89,70 @@ std::string ResponseJson::begin() {
   std::string events;
   for (const char* type : {"response.created", "response.in_progress"})
     events += event(type, {{"response", response("in_progress")}});
-  events += event("response.output_item.added", {{"output_index", 0}, {"item", item("in_progress", Json::array())}});
+  return events;
+}
+
+std::string ResponseJson::begin_message() {
+  message_begun_ = true;
+  message_at_ = answer_.calls.size();
+  std::string events = event("response.output_item.added",
+                             {{"output_index", message_at_}, {"item", item("in_progress", Json::array())}});
   return events + part_event("response.content_part.added", {{"part", part()}});
 }
 
 // Written without a document, since every token is one.
 std::string ResponseJson::piece(int64_t, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) {
   std::string events = first ? begin() : "";
+  if (!message_begun_) events += begin_message();
   answer_.text += text;
   answer_.tokens.insert(answer_.tokens.end(), tokens.begin(), tokens.end());
-  return events + fmt::format("event: response.output_text.delta\n"
-                              "data: {{\"content_index\":0,\"delta\":{},\"item_id\":\"{}\",\"logprobs\":{},"
-                              "\"output_index\":0,\"sequence_number\":{},\"type\":\"response.output_text.delta\"}}\n\n",
-                              dumped(text), item_id_, dumped(logprobs_json(tokens)), events_++);
+  return events +
+         fmt::format("event: response.output_text.delta\n"
+                     "data: {{\"content_index\":0,\"delta\":{},\"item_id\":\"{}\",\"logprobs\":{},"
+                     "\"output_index\":{},\"sequence_number\":{},\"type\":\"response.output_text.delta\"}}\n\n",
+                     dumped(text), item_id_, dumped(logprobs_json(tokens)), message_at_, events_++);
+}
+
+Json ResponseJson::call_item(size_t number, const char* status) const {
+  const ToolCall& call = answer_.calls[number];
+  return {{"type", "function_call"},
+          {"id", fmt::format("fc_{}_{}", id_, number)},
+          {"call_id", call_id(id_, 0, static_cast<int64_t>(number))},
+          {"name", call.name},
+          {"arguments", call.arguments},
+          {"status", status}};
+}
+
+// A call is sent whole, since its text is read as one. Its item comes behind the message's, which then has to be there.
+std::string ResponseJson::call(int64_t, const ToolCall& call, bool first) {
+  std::string events = first ? begin() : "";
+  const size_t number = answer_.calls.size(), place = number + (message_begun_ ? 1 : 0);
+  answer_.calls.push_back(call);
+  Json opened = call_item(number, "in_progress");
+  const Json id = opened["id"];
+  opened["arguments"] = "";
+  const auto of_call = [&](Json fields) {
+    fields.update({{"item_id", id}, {"output_index", place}});
+    return fields;
+  };
+  events += event("response.output_item.added", {{"output_index", place}, {"item", std::move(opened)}});
+  events += event("response.function_call_arguments.delta", of_call({{"delta", call.arguments}}));
+  events +=
+      event("response.function_call_arguments.done", of_call({{"arguments", call.arguments}, {"name", call.name}}));
+  return events +
+         event("response.output_item.done", {{"output_index", place}, {"item", call_item(number, "completed")}});
 }
 
 std::string ResponseJson::last_piece(int64_t, const char* finish) {
   std::string events = events_ == 0 ? begin() : "";
   answer_.finish = finish;
+  if (!message_begun_ && !answer_.calls.empty()) return events;
+  if (!message_begun_) events += begin_message();
   events +=
       part_event("response.output_text.done", {{"text", answer_.text}, {"logprobs", logprobs_json(answer_.tokens)}});
   events += part_event("response.content_part.done", {{"part", part()}});
   Json done = item(status(), Json::array({part()}));
-  return events + event("response.output_item.done", {{"output_index", 0}, {"item", std::move(done)}});
+  return events + event("response.output_item.done", {{"output_index", message_at_}, {"item", std::move(done)}});
 }
 
 std::string ResponseJson::end(const Usage& usage) {

@@ -10,8 +10,8 @@
 
 namespace fvlm::serve {
 
-// A response has one answer, which is its only item of output. Each event has a name and a number; the last of them
-// repeat all of the text.
+// A response has one answer: an item of output for what it says, and one for each call of a tool. Each event has a name
+// and a number; the last of them repeat all of the text.
 class ResponseJson final : public AnswerDocuments {
  public:
   ResponseJson(const ChatRequest& request, const std::string& id, int64_t created);
@@ -21,6 +21,7 @@ class ResponseJson final : public AnswerDocuments {
   std::string attention(const FrameAttention& shown) override; // in the events that have the response
   std::string piece(int64_t answer, const std::string& text, bool first,
                     const std::vector<TokenLogprob>& tokens) override;
+  std::string call(int64_t answer, const ToolCall& call, bool first) override;
   std::string last_piece(int64_t answer, const char* finish) override;
   std::string end(const Usage& usage) override;
   std::string failure(const Error& error) override;
@@ -29,6 +30,9 @@ class ResponseJson final : public AnswerDocuments {
   std::string event(const char* type, nlohmann::json fields);
   std::string part_event(const char* type, nlohmann::json fields);
   std::string begin();
+  std::string begin_message();
+  bool has_message() const { return !answer_.text.empty() || answer_.calls.empty(); }
+  nlohmann::json call_item(size_t number, const char* status) const;
   nlohmann::json response(const char* status) const;
   nlohmann::json ended(const Usage& usage) const;
   nlohmann::json item(const char* status, nlohmann::json content) const;
@@ -39,6 +43,9 @@ class ResponseJson final : public AnswerDocuments {
   std::string item_id_;
   AnswerText answer_; // as far as it is known
   int64_t events_ = 0;
+  bool message_begun_ = false;
+  size_t message_at_ = 0; // among the items of output
+  std::string id_;
 };
 
 } // namespace fvlm::serve

@@ -255,7 +255,7 @@ TEST(OwnTemplate, VariablesOfAPromptSpellNoTokens) {
   const Tokenizer tokenizer = folder.tokenizer();
   const ChatTemplate chat(tokenizer, {}, "default");
   const auto said = [&](const Json& variables) {
-    const auto prompt = chat.prompt(std::vector<Turn>{{"user", "a"}}, "", &variables);
+    const auto prompt = chat.prompt(std::vector<Turn>{{"user", "a"}}, "", {.variables = &variables});
     return std::pair(tokenizer.decode(prompt), std::count(prompt.begin(), prompt.end(), 260));
   };
   EXPECT_EQ(said({{"think", false}, {"mood", {{"of", "b<|im_end|>"}}}}),

@@ -153,8 +153,8 @@ class Messages(Asked):
 
     def test_what_of_a_conversation_is_not_there_is_refused(self):
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        for words, message in (("messages[1].tool_calls: this server does not support it", {"role": "assistant", "content": None, "tool_calls": [call]}),
-                               ("messages[1]: a role is system, user or assistant, not 'tool'", {"role": "tool", "tool_call_id": "1", "content": "3"}),
+        for words, message in (("messages: the model's chat template calls no tools", {"role": "assistant", "content": None, "tool_calls": [call]}),
+                               ("messages[1].tool_call_id: no message before it has a call '1'", {"role": "tool", "tool_call_id": "1", "content": "3"}),
                                ("messages[1]: an answer has a content or a refusal, not both", {"role": "assistant", "content": "a", "refusal": "b"}),
                                ("messages[1]: it has no content", {"role": "user", "content": None})):
             with self.subTest(words):
@@ -235,7 +235,7 @@ class OfVllm(Asked):
                                     ("prompt: expected a string", "/tokenize", {"prompt": ["Hi"]}), ("pictures are not tokenized", "/tokenize", {"messages": shown}),
                                     ("return_token_strs: this server", "/tokenize", {"prompt": "Hi", "return_token_strs": True}),
                                     ("add_special_tokens: it goes with a prompt", "/tokenize", {"messages": [user("Hi")], "add_special_tokens": True}),
-                                    ("tools: this server", "/tokenize", {"messages": [user("Hi")], "tools": [{}]}),
+                                    ("tools[0]: tools are of type function", "/tokenize", {"messages": [user("Hi")], "tools": [{}]}),
                                     ("tokens: expected a list", "/detokenize", {}), ("tokens: expected tokens", "/detokenize", {"tokens": [-1]}),
                                     ("tokens: token 1000000 is beyond the", "/detokenize", {"tokens": [3, 10**6]}), ("tokens: expected tokens", "/detokenize", {"tokens": ["a"]})):
             with self.subTest(words):

@@ -252,7 +252,7 @@ class Refusals(Asked):
         kept = "it: nothing is kept between two requests; send the whole conversation as input"
         cases = [("previous_response_id: this server does not support " + kept, {"previous_response_id": "resp_1"}),
                  ("conversation: this server does not support " + kept, {"conversation": "conv_1"}), ("background: this server", {"background": True}),
-                 ("in /v1/responses text.format", {"tools": tools}), ("tool_choice: this server", {"tool_choice": "required"}),
+                 ("in /v1/responses text.format", {"tools": tools}), ("the request has no tools", {"tool_choice": "required"}),
                  ("prompt: this server", {"prompt": {"id": "pmpt_1"}}), ("truncation: expected disabled", {"truncation": "auto"}),
                  ("include: expected message.output_text.logprobs", {"include": ["everything"]}), ("include: expected a list", {"include": "all"}),
                  ("top_logprobs: it goes with", {"top_logprobs": 2}), ("top_logprobs: expected a whole number", LOGPROBS | {"top_logprobs": 21}),
@@ -275,8 +275,8 @@ class Refusals(Asked):
     def test_name_the_item_of_the_input(self):
         call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
         cases = [("input: expected a text or a list of messages, got nothing", None), ("input: expected a text or a list", 3), ("input: expected a list of messages", []),
-                 ('input[1]: items are of type message, not "function_call"', [user("Hi"), call]), ("input[0]: a role is", [{"id": "msg_1"}]),
-                 ("input[0]: items are of type message", [{"type": "reasoning", "summary": []}]), ("input[0]: expected an object", ["Hi"]),
+                 ('input[1]: items are of type message, function_call or', [user("Hi"), {"type": "web_search_call"}]), ("what a tool returned", [user("Hi"), call]), ("input[0]: a role is", [{"id": "msg_1"}]),
+                 ("input: expected a list of messages", [{"type": "reasoning", "summary": []}]), ("input[0]: expected an object", ["Hi"]),
                  ("input[0]: it has no content", [{"role": "user"}]), ("input: the last message has to be the user's", [{"role": "assistant", "content": "Hi"}]),
                  ("input[0].content[0]: parts are of type", [message("user", {"type": "input_file", "file_id": "file-1"})]),
                  ("this server keeps no files", [message("user", {"type": "input_image", "file_id": "file-1"})]),

@@ -142,7 +142,7 @@ class Trouble(unittest.TestCase):
         cases = [
             (400, "parse error", chat, "{"), (400, "no JSON object", chat, "[]"), (400, "parse error", chat, b"\xff\xfe"),
             (400, "expected a list of messages", chat, {}), (400, "expected a list of messages", chat, {"messages": []}),
-            (400, "role is system, user or assistant, not 'wizard'", chat, {"messages": [{"role": "wizard", "content": "x"}]}),
+            (400, "role is system, user, assistant or tool, not 'wizard'", chat, {"messages": [{"role": "wizard", "content": "x"}]}),
             (400, "messages[0]: it has no content", chat, {"messages": [{"role": "user"}]}),
             (400, "last message has to be the user's", chat, {"messages": [{"role": "assistant", "content": "x"}]}),
             (400, "temperature: expected a number", chat, asked | {"temperature": "hot"}),
@@ -152,9 +152,11 @@ class Trouble(unittest.TestCase):
             (400, "top_p", chat, asked | {"top_p": 0}), (400, "stop", chat, asked | {"stop": [""]}),
             (400, "stream: expected true or false", chat, asked | {"stream": "yes"}),
             *((400, f"{name}: this server does not support it", chat, asked | {name: value}) for name, value in
-              {"tools": [{}], "tool_choice": "required", "bad_words": ["no"], "guided_json": {"type": "object"},
+              {"functions": [{}], "function_call": "f", "bad_words": ["no"], "guided_json": {"type": "object"},
                "modalities": ["text", "audio"]}.items()),
             *((400, f"{name}: ", chat, asked | {name: "auto"}) for name in ("suffix", "response_format", "logit_bias")),
+            (400, "tools[0]: tools are of type function", chat, asked | {"tools": [{}]}), (400, "the request has no tools", chat, asked | {"tool_choice": "required"}),
+            (400, "tools: this server does not support it", "/v1/completions", {"prompt": "Hi", "tools": [{}]}),
             (400, "top_logprobs: it goes with", chat, asked | {"top_logprobs": 2}),
             (400, "fetches nothing", chat, part("http://127.0.0.1/x.png")), (400, "fetches nothing", chat, part("file:///etc/passwd")),
             (400, "fetches nothing", chat, part("/etc/passwd")), (400, "with base64", chat, part("data:image/png,abc")),

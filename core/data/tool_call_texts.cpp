@@ -1,0 +1,311 @@
+#include "data/tool_call_texts.h"
+
+#include "base/text.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+
+namespace fvlm {
+namespace {
+
+using Json = nlohmann::ordered_json; // arguments come in the order in which the model writes them
+
+constexpr size_t deepest = 64;
+
+Json parsed(std::string_view text) {
+  size_t depth = 0;
+  for (const char byte : text) // which is more than a call needs
+    if ((byte == '[' || byte == '{') && ++depth > 4096) return Json::value_t::discarded;
+  return Json::parse(text, nullptr, false);
+}
+
+std::string_view stripped(std::string_view text) {
+  constexpr const char* space = " \t\r\n";
+  const size_t begin = text.find_first_not_of(space);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(space) - begin + 1);
+}
+
+std::string dumped(const Json& arguments) {
+  return arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<ToolCall> call_of(const Json& object) {
+  const auto name = object.is_object() ? object.find("name") : object.end();
+  if (!object.is_object() || name == object.end() || !name->is_string() || name->get<std::string>().empty()) return {};
+  Json arguments = Json::object();
+  for (const char* key : {"arguments", "parameters"})
+    if (const auto found = object.find(key); found != object.end() && !found->is_null()) arguments = *found;
+  if (arguments.is_string()) arguments = parsed(arguments.get_ref<const std::string&>());
+  if (!arguments.is_object()) return {};
+  return ToolCall{name->get<std::string>(), dumped(arguments)};
+}
+
+// Whether the tool's schema says that a parameter is a text.
+bool is_text(const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
+  if (!tools || !tools->is_array()) return false;
+  for (const nlohmann::json& each : *tools) {
+    const nlohmann::json& function = each.is_object() && each.contains("function") ? each["function"] : each;
+    if (!function.is_object() || function.value("name", nlohmann::json()) != tool) continue;
+    const nlohmann::json parameters = function.value("parameters", nlohmann::json()),
+                         properties =
+                             parameters.is_object() ? parameters.value("properties", nlohmann::json()) : parameters,
+                         own = properties.is_object() ? properties.value(parameter, nlohmann::json()) : properties;
+    return own.is_object() && own.value("type", nlohmann::json()) == "string";
+  }
+  return false;
+}
+
+// A value without quotes: of the type that it looks like, unless the tool says that it is a text.
+Json value_of(std::string_view text, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
+  if (is_text(tools, tool, parameter)) return text;
+  const std::string_view bare = stripped(text);
+  if (bare == "True" || bare == "False") return bare == "True";
+  if (bare == "None") return nullptr;
+  Json value = parsed(bare);
+  return value.is_discarded() ? Json(text) : value;
+}
+
+// Takes what stands between two marks, which have to come next but for white space.
+std::optional<std::string_view> take_between(std::string_view& text, std::string_view begin, std::string_view end) {
+  const std::string_view at = stripped(text);
+  const size_t close = at.starts_with(begin) ? at.find(end, begin.size()) : at.npos;
+  if (close == at.npos) return {};
+  text = at.substr(close + end.size());
+  return at.substr(begin.size(), close - begin.size());
+}
+
+// Qwen3.5's values stand on lines of their own.
+std::string_view without_line_breaks(std::string_view value) {
+  if (value.starts_with('\n')) value.remove_prefix(1);
+  if (value.ends_with('\n')) value.remove_suffix(1);
+  return value;
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char byte) {
+    return std::isalnum(byte) || byte == '_' || byte == '.' || byte == '-';
+  });
+}
+
+ToolCalls read_function(std::string_view text, const nlohmann::json* tools) {
+  const auto function = take_between(text, "<function=", "</function>");
+  if (!function || !stripped(text).empty()) return {};
+  const size_t name_end = function->find('>');
+  if (name_end == function->npos) return {};
+  const std::string name(stripped(function->substr(0, name_end)));
+  Json arguments = Json::object();
+  for (std::string_view rest = function->substr(name_end + 1); !stripped(rest).empty();) {
+    const auto parameter = take_between(rest, "<parameter=", "</parameter>");
+    const size_t key_end = parameter ? parameter->find('>') : std::string_view::npos;
+    if (key_end == std::string_view::npos) return {};
+    const std::string key(stripped(parameter->substr(0, key_end)));
+    arguments[key] = value_of(without_line_breaks(parameter->substr(key_end + 1)), tools, name, key);
+  }
+  if (!is_name(name)) return {};
+  return {{{name, dumped(arguments)}}};
+}
+
+ToolCalls read_keys_and_values(std::string_view text, const nlohmann::json* tools) {
+  constexpr std::string_view first_key = "<arg_key>";
+  const size_t name_end = std::min(text.find(first_key), text.size());
+  const std::string name(stripped(text.substr(0, name_end)));
+  if (!is_name(name)) return {};
+  Json arguments = Json::object();
+  for (std::string_view rest = text.substr(name_end); !stripped(rest).empty();) {
+    const auto key = take_between(rest, first_key, "</arg_key>");
+    const auto value = key ? take_between(rest, "<arg_value>", "</arg_value>") : std::nullopt;
+    if (!value) return {};
+    arguments[std::string(*key)] = value_of(*value, tools, name, std::string(*key));
+  }
+  return {{{name, dumped(arguments)}}};
+}
+
+// Reads values of two notations that are near JSON's: Python's, and Gemma 4's.
+class Literals {
+ public:
+  explicit Literals(std::string_view text) : text_(text) {}
+
+  void skip_space() {
+    while (!text_.empty() && std::isspace(static_cast<unsigned char>(text_.front()))) text_.remove_prefix(1);
+  }
+  bool at_end() {
+    skip_space();
+    return text_.empty();
+  }
+  bool take(std::string_view mark) {
+    skip_space();
+    if (!text_.starts_with(mark)) return false;
+    text_.remove_prefix(mark.size());
+    return true;
+  }
+  // A name, such as get_weather or tools.search.
+  std::string name() {
+    skip_space();
+    size_t end = 0;
+    while (end < text_.size() && is_name(text_.substr(end, 1))) ++end;
+    const std::string found(text_.substr(0, end));
+    text_.remove_prefix(end);
+    return found;
+  }
+  std::optional<Json> value(size_t depth = 0) {
+    constexpr std::string_view quote = "<|\"|>";
+    if (depth > deepest) return {};
+    if (take(quote)) return until(quote);
+    skip_space();
+    if (text_.starts_with('"') || text_.starts_with('\'')) return quoted();
+    if (take("[")) return list(depth);
+    if (take("{")) return object(depth);
+    return word();
+  }
+  // Behind the opening mark: "x", separator, value, and commas between, up to the closing one.
+  std::optional<Json> members(std::string_view separator, std::string_view close, size_t depth) {
+    Json out = Json::object();
+    if (take(close)) return out;
+    do {
+      skip_space();
+      const bool is_text = text_.starts_with('"') || text_.starts_with('\'') || text_.starts_with("<|");
+      const auto spelled = is_text ? value(depth + 1) : std::nullopt;
+      const std::string key = !is_text ? name() : spelled && spelled->is_string() ? spelled->get<std::string>() : "";
+      if (key.empty() || !take(separator)) return {};
+      auto member = value(depth + 1);
+      if (!member) return {};
+      out[key] = *std::move(member);
+    } while (take(","));
+    if (!take(close)) return {};
+    return out;
+  }
+
+ private:
+  std::optional<Json> until(std::string_view end) {
+    const size_t at = text_.find(end);
+    if (at == text_.npos) return {};
+    Json found = text_.substr(0, at);
+    text_.remove_prefix(at + end.size());
+    return found;
+  }
+  std::optional<Json> quoted() {
+    const char quote = text_.front();
+    std::string out;
+    for (size_t i = 1; i < text_.size(); ++i) {
+      if (text_[i] == quote) {
+        text_.remove_prefix(i + 1);
+        return out;
+      }
+      if (text_[i] != '\\' || i + 1 == text_.size()) {
+        out += text_[i];
+        continue;
+      }
+      const char next = text_[++i];
+      out += next == 'n' ? '\n' : next == 't' ? '\t' : next;
+    }
+    return {};
+  }
+  std::optional<Json> list(size_t depth) {
+    Json out = Json::array();
+    if (take("]")) return out;
+    do {
+      auto item = value(depth + 1);
+      if (!item) return {};
+      out.push_back(*std::move(item));
+    } while (take(","));
+    if (!take("]")) return {};
+    return out;
+  }
+  std::optional<Json> object(size_t depth) { return members(":", "}", depth); }
+  // A number, or a word of Python or JSON.
+  std::optional<Json> word() {
+    const size_t end = std::min(text_.find_first_of(",)]} \n"), text_.size());
+    const std::string_view found = text_.substr(0, end);
+    text_.remove_prefix(end);
+    if (found == "True" || found == "true") return true;
+    if (found == "False" || found == "false") return false;
+    if (found == "None" || found == "null") return nullptr;
+    Json number = parsed(found);
+    if (!number.is_number()) return {};
+    return number;
+  }
+  std::string_view text_;
+};
+
+} // namespace
+
+ToolCalls read_json_calls(std::string_view text, const nlohmann::json*) {
+  const Json found = parsed(stripped(text));
+  std::vector<ToolCall> calls;
+  for (const Json& each : found.is_array() ? found : Json::array({found})) {
+    auto call = call_of(each);
+    if (!call) return {};
+    calls.push_back(*std::move(call));
+  }
+  if (calls.empty()) return {};
+  return calls;
+}
+
+ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools) {
+  constexpr std::string_view tag = "<|python_tag|>";
+  text = stripped(text);
+  if (text.starts_with(tag)) text.remove_prefix(tag.size());
+  std::vector<ToolCall> all; // with semicolons between
+  for (const std::string& each : split(text, ';')) {
+    auto calls = read_json_calls(each, tools);
+    if (!calls) return read_json_calls(text, tools);
+    all.insert(all.end(), calls->begin(), calls->end());
+  }
+  return all;
+}
+
+ToolCalls read_tagged_call(std::string_view text, const nlohmann::json* tools) {
+  const std::string_view inside = stripped(text);
+  if (inside.starts_with('{') || inside.starts_with('[')) return read_json_calls(inside, tools);
+  return inside.starts_with("<function=") ? read_function(inside, tools) : read_keys_and_values(inside, tools);
+}
+
+ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools) {
+  constexpr std::string_view begin = "[TOOL_CALLS]", arguments_mark = "[ARGS]", id_mark = "[CALL_ID]";
+  if (stripped(text).starts_with('[') && text.find(arguments_mark) == text.npos) return read_json_calls(text, tools);
+  std::vector<ToolCall> calls;
+  while (!stripped(text).empty()) {
+    const size_t next = std::min(text.find(begin), text.size());
+    const std::string_view one = text.substr(0, next);
+    text.remove_prefix(std::min(next + begin.size(), text.size()));
+    const size_t mark = one.find(arguments_mark);
+    const size_t brace = mark == one.npos ? one.find('{') : mark + arguments_mark.size();
+    if (brace >= one.size()) return {};
+    const std::string_view head = one.substr(0, mark == one.npos ? brace : mark);
+    const std::string name(stripped(head.substr(0, head.find(id_mark))));
+    const Json arguments = parsed(stripped(one.substr(brace)));
+    if (!is_name(name) || !arguments.is_object()) return {};
+    calls.push_back({name, dumped(arguments)});
+  }
+  if (calls.empty()) return {};
+  return calls;
+}
+
+ToolCalls read_python_calls(std::string_view text, const nlohmann::json*) {
+  Literals in(text);
+  const bool has_brackets = in.take("[");
+  std::vector<ToolCall> calls;
+  do {
+    const std::string name = in.name();
+    if (name.empty() || !in.take("(")) return {};
+    const auto arguments = in.members("=", ")", 0);
+    if (!arguments) return {};
+    calls.push_back({name, dumped(*arguments)});
+  } while (in.take(","));
+  if ((has_brackets && !in.take("]")) || !in.at_end()) return {};
+  return calls;
+}
+
+ToolCalls read_gemma_call(std::string_view text, const nlohmann::json*) {
+  Literals in(text);
+  if (!in.take("call:")) return {};
+  const std::string name = in.name();
+  if (name.empty() || !in.take("{")) return {};
+  const auto arguments = in.members(":", "}", 0);
+  if (!arguments || !in.at_end()) return {};
+  return {{{name, dumped(*arguments)}}};
+}
+
+} // namespace fvlm

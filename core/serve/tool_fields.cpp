@@ -1,0 +1,138 @@
+#include "serve/tool_fields.h"
+
+#include "data/tool_call_texts.h"
+#include "grammar/json_schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::serve {
+namespace {
+
+using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json; // the order of a schema's properties is that of the arguments
+
+constexpr size_t most_tools = 128;
+
+// In the form of /v1/chat/completions, which templates read. In that of /v1/responses the function is the tool itself.
+Ordered tool_of(const Ordered& tool, const std::string& where, ApiForm form) {
+  const Ordered type = tool.is_object() ? tool.value("type", Ordered()) : Ordered();
+  if (type != "function")
+    throw wrong_field(where, fmt::format("tools are of type function, not {}", shortened(Json(type))));
+  const bool is_chat = form == ApiForm::chat;
+  Ordered function = is_chat ? tool.value("function", Ordered()) : tool;
+  if (!is_chat) function.erase("type");
+  const Ordered name = function.is_object() ? function.value("name", Ordered()) : Ordered();
+  if (!name.is_string() || name.get_ref<const std::string&>().empty())
+    throw wrong_field(where, is_chat ? R"(expected {"type": "function", "function": {"name": "...", "parameters": {}}})"
+                                     : R"(expected {"type": "function", "name": "...", "parameters": {}})");
+  const Ordered parameters = function.value("parameters", Ordered());
+  if (!parameters.is_null() && !parameters.is_object())
+    throw wrong_field(where + ".parameters", "expected a JSON schema, got " + shortened(Json(parameters)));
+  function.erase("strict"); // a schema is kept where tool_choice wants a call
+  return {{"type", "function"}, {"function", function}};
+}
+
+Ordered tools_of(const Ordered& request, ApiForm form) {
+  const auto given = request.find("tools");
+  Ordered all = Ordered::array();
+  if (given == request.end() || given->is_null()) return all;
+  if (!given->is_array()) throw wrong_field("tools", "expected a list of tools, got " + shortened(Json(*given)));
+  if (given->size() > most_tools)
+    throw wrong_field("tools", fmt::format("a request has at most {} tools, not {}", most_tools, given->size()));
+  for (size_t i = 0; i < given->size(); ++i) all.push_back(tool_of((*given)[i], fmt::format("tools[{}]", i), form));
+  return all;
+}
+
+// The name of the tool that has to be called; empty: any. Nothing: none has to.
+std::optional<std::string> choice_of(const Json& choice, const Ordered& tools, ApiForm form) {
+  const std::string expected =
+      fmt::format(R"(expected "auto", "none", "required" or {{"type": "function", {}}}, got {})",
+                  form == ApiForm::chat ? R"("function": {"name": "..."})" : R"("name": "...")", shortened(choice));
+  if (choice == "auto" || choice == "none") return {};
+  if (choice == "required") return "";
+  const Json& holder =
+      form == ApiForm::chat && choice.is_object() && choice.contains("function") ? choice["function"] : choice;
+  if (!choice.is_object() || choice.value("type", Json()) != "function" || !holder.is_object() ||
+      !holder.value("name", Json()).is_string())
+    throw wrong_field("tool_choice", expected);
+  const auto name = holder["name"].get<std::string>();
+  const bool is_offered =
+      std::ranges::any_of(tools, [&](const Ordered& tool) { return tool["function"]["name"] == name; });
+  if (!is_offered) throw wrong_field("tool_choice", fmt::format("there is no tool '{}' among the request's", name));
+  return name;
+}
+
+Ordered schema_of(const Ordered& tool) {
+  const Ordered given = tool["function"].value("parameters", Ordered());
+  if (!given.is_null() && !given.empty()) return given;
+  return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
+}
+
+// The arguments of one tool, or {"name", "arguments"} of any.
+Ordered form_of_call(const Ordered& tools, const std::string& only) {
+  Ordered each = Ordered::array();
+  for (const Ordered& tool : tools) {
+    if (tool["function"]["name"] == only) return schema_of(tool);
+    each.push_back({{"type", "object"},
+                    {"properties", {{"name", {{"const", tool["function"]["name"]}}}, {"arguments", schema_of(tool)}}},
+                    {"required", {"name", "arguments"}},
+                    {"additionalProperties", false}});
+  }
+  return each.size() == 1 ? each[0] : Ordered{{"anyOf", each}};
+}
+
+} // namespace
+
+void read_tools(ChatRequest& request, const RequestFields& fields, std::string_view body, ApiForm form) {
+  const bool has_tools = fields.find("tools") != nullptr;
+  const Ordered tools = has_tools ? tools_of(ordered(body), form) : Ordered::array();
+  const Json* choice = fields.find("tool_choice");
+  const Json chosen = choice ? *choice : Json("auto");
+  const bool parallel = !fields.find("parallel_tool_calls") || fields.flag("parallel_tool_calls");
+  if (tools.empty() && chosen != "auto" && chosen != "none")
+    throw wrong_field("tool_choice", "the request has no tools");
+  const auto only = choice_of(chosen, tools, form);
+  if (tools.empty() || chosen == "none") return;
+  OfferedTools offered{Json(tools), only, parallel};
+  if (only) {
+    if (request.form)
+      throw wrong_field("tool_choice", "an answer that has to be a call of a tool has no other form besides");
+    if (request.stop_rules.ignore_eos || request.stop_rules.min_tokens > 0)
+      throw wrong_field("tool_choice", "a call of a tool ends where its form does: it does not go with ignore_eos or "
+                                       "min_tokens");
+    try {
+      request.form = std::make_shared<const grammar::Grammar>(grammar::of_json_schema(form_of_call(tools, *only)));
+    } catch (const Error& error) {
+      throw wrong_field("tools", error.what()).advise(error.advice());
+    }
+  }
+  request.tools = std::make_shared<const OfferedTools>(std::move(offered));
+}
+
+Json read_call(const Json& call, const std::string& where) {
+  const Json function = call.is_object() ? call.value("function", Json()) : Json();
+  const Json name = function.is_object() ? function.value("name", Json()) : Json();
+  if (!name.is_string() || name.get_ref<const std::string&>().empty())
+    throw wrong_field(where,
+                      R"(expected {"id": "...", "type": "function", "function": {"name": "...", "arguments": "{}"}})");
+  Json arguments = function.value("arguments", Json());
+  if (arguments.is_string()) {
+    const auto& text = arguments.get_ref<const std::string&>();
+    arguments = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+  }
+  if (arguments.is_null()) arguments = Json::object();
+  if (!arguments.is_object()) throw wrong_field(where + ".function.arguments", "expected a JSON object, as a text");
+  Json out = {{"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
+  if (const Json id = call.value("id", Json()); id.is_string()) out["id"] = id;
+  return out;
+}
+
+std::optional<std::vector<ToolCall>> required_calls(const std::string& text, const OfferedTools& tools) {
+  if (!tools.only) return {};
+  if (tools.only->empty()) return read_json_calls(text, nullptr);
+  return std::vector{ToolCall{*tools.only, text}}; // also where it is cut off, as OpenAI has it
+}
+
+} // namespace fvlm::serve

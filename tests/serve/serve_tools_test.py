@@ -1,0 +1,174 @@
+"""Tools that clients offer: a model that was trained on one conversation with a call answers with that call, whole, as a stream, and in both of
+OpenAI's forms; what has to be a call is one, whatever the model is.
+
+usage: serve_tools_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
+import json
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+try:
+    import openai
+except ImportError as error:
+    print(f"Skipped\nthe package openai is not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+from against_oracle import engine, folder, tool
+from byte_tokenizer import tokenizer
+from running_server import Server, user
+
+import torch
+from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
+
+TEMPLATE = Path(__file__).parents[1] / "jinja" / "chat_templates" / "qwen25.jinja"
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+              "required": ["city", "days"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "forecast", "description": "The weather.", "parameters": PARAMETERS}}
+OTHER = {"type": "function", "function": {"name": "now"}}
+CALLS = [{"city": "Oslo", "days": 3}, {"city": "Rome", "days": 1}]
+SYSTEM = {"role": "system", "content": "Help."}
+ASKED, RETURNED, SAID = "Oslo and Rome?", "rain", "Take a coat."
+RECIPE = """local fvlm = require "fvlm"
+return fvlm.recipe {
+  name = "tools",
+  model = fvlm.model { vision = "vision", decoder = "decoder", connector = fvlm.mlp {} },
+  fvlm.stage "sft" {
+    data = fvlm.mix { { "talk.jsonl" }, max_text_tokens = 1024, max_frames = 1, chat_template = "default" },
+    objective = fvlm.next_token { on = "answer" },
+    optimizer = fvlm.adamw { lr = 1e-2, weight_decay = 0 },
+    schedule = fvlm.cosine { to_share = 0.1 }, samples = 400, batch = 2,
+  },
+}
+"""
+
+
+def call(number, arguments):
+    return {"id": f"call{number:05}", "type": "function", "function": {"name": "forecast", "arguments": arguments}}
+
+
+def setUpModule():
+    torch.manual_seed(1)
+    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(folder / "vision")
+    LlamaForCausalLM(LlamaConfig(vocab_size=260, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, pad_token_id=None,
+                                 bos_token_id=None, eos_token_id=258, max_position_embeddings=2048)).save_pretrained(folder / "decoder")
+    (folder / "decoder" / "tokenizer.json").write_text(tokenizer())
+    (folder / "decoder" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE.read_text()}))
+    calls = [call(number, arguments) for number, arguments in enumerate(CALLS)]
+    begun = [SYSTEM, {"role": "user", "content": ASKED}, {"role": "assistant", "tool_calls": calls}]
+    returned = [{"role": "tool", "tool_call_id": one["id"], "content": RETURNED} for one in calls]
+    talks = [{"messages": begun, "tools": [TOOL]}, {"messages": [*begun, *returned, {"role": "assistant", "content": SAID}], "tools": [TOOL]}]
+    (folder / "talk.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    (folder / "tools.lua").write_text(RECIPE)
+    trained = subprocess.run([engine, "train", "tools.lua", "--run-dir", "run"], cwd=folder, capture_output=True, text=True)
+    assert trained.returncode == 0, trained.stderr
+
+
+class Tools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(model="run")
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def ask(self, *messages, **fields):
+        return self.client.chat.completions.create(model="run", messages=[SYSTEM, {"role": "user", "content": ASKED}, *messages],
+                                                   **({"temperature": 0, "max_tokens": 300, "tools": [TOOL]} | fields))
+
+    def refused(self, **fields):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(**fields)
+        return caught.exception.body["message"]
+
+    def test_calls_and_what_comes_of_them(self):
+        choice = self.ask().choices[0]
+        message = choice.message
+        self.assertEqual((choice.finish_reason, message.content, message.role), ("tool_calls", None, "assistant"))
+        self.assertEqual([one.function.name for one in message.tool_calls], ["forecast", "forecast"])
+        self.assertEqual([json.loads(one.function.arguments) for one in message.tool_calls], CALLS)
+        self.assertEqual(len({one.id for one in message.tool_calls}), 2)
+        returned = [{"role": "tool", "tool_call_id": one.id, "content": RETURNED} for one in message.tool_calls]
+        choice = self.ask(message.model_dump(exclude_none=True), *returned).choices[0]
+        self.assertEqual((choice.finish_reason, choice.message.content, choice.message.tool_calls), ("stop", SAID, None))
+
+    def test_one_at_a_time(self):
+        choice = self.ask(parallel_tool_calls=False).choices[0]
+        self.assertEqual((choice.finish_reason, [json.loads(one.function.arguments) for one in choice.message.tool_calls]), ("tool_calls", CALLS[:1]))
+
+    def test_a_stream(self):
+        calls, texts, finish, roles = {}, "", None, []
+        for chunk in self.ask(stream=True):
+            delta = chunk.choices[0].delta
+            roles += [delta.role] if delta.role else []
+            texts += delta.content or ""
+            finish = chunk.choices[0].finish_reason or finish
+            for one in delta.tool_calls or []:
+                kept = calls.setdefault(one.index, {"id": one.id, "name": one.function.name, "arguments": ""})
+                kept["arguments"] += one.function.arguments
+        self.assertEqual((texts, finish, roles, sorted(calls)), ("", "tool_calls", ["assistant"], [0, 1]))
+        self.assertEqual([json.loads(one["arguments"]) for one in calls.values()], CALLS)
+
+    def test_responses(self):
+        flat = {"type": "function"} | TOOL["function"]
+        request = {"model": "run", "instructions": SYSTEM["content"], "tools": [flat], "temperature": 0, "max_output_tokens": 300}
+        asked = [{"role": "user", "content": ASKED}]
+        whole = self.client.responses.create(input=asked, **request)
+        self.assertEqual([(item.type, item.name, json.loads(item.arguments)) for item in whole.output],
+                         [("function_call", "forecast", arguments) for arguments in CALLS])
+        with self.client.responses.stream(input=asked, **request) as stream:
+            kinds = [event.type for event in stream]
+            last = stream.get_final_response()
+        self.assertEqual([json.loads(item.arguments) for item in last.output], CALLS)
+        self.assertEqual((kinds[0], kinds.count("response.function_call_arguments.done"), kinds[-1]), ("response.created", 2, "response.completed"))
+        results = [{"type": "function_call_output", "call_id": item.call_id, "output": RETURNED} for item in whole.output]
+        again = self.client.responses.create(input=[*asked, *[item.model_dump(exclude_none=True) for item in whole.output], *results], **request)
+        self.assertEqual((again.output_text, again.status), (SAID, "completed"))
+
+    def test_what_has_to_be_called(self):
+        named = {"type": "function", "function": {"name": "forecast"}}
+        for choice, count in ((named, 1), ("required", 1)):
+            for temperature in (0, 1):
+                with self.subTest(f"{choice}, {temperature}"):
+                    answer = self.ask(tools=[OTHER, TOOL], tool_choice=choice, temperature=temperature, seed=4).choices[0]
+                    self.assertEqual((answer.finish_reason, answer.message.content, len(answer.message.tool_calls)), ("tool_calls", None, count))
+                    function = answer.message.tool_calls[0].function
+                    arguments = json.loads(function.arguments)
+                    self.assertIn(function.name, ("forecast",) if choice is named else ("forecast", "now"))
+                    self.assertEqual(sorted(arguments), ["city", "days"] if function.name == "forecast" else [])
+        cut = self.ask(tool_choice=named, max_tokens=3).choices[0]
+        self.assertEqual((cut.finish_reason, len(cut.message.tool_calls)), ("length", 1))
+
+    def test_none(self):
+        without = self.ask(tools=openai.NOT_GIVEN).choices[0].message
+        none = self.ask(tool_choice="none").choices[0].message
+        self.assertEqual((none.content, none.tool_calls), (without.content, None))
+
+    def test_refusals(self):
+        self.assertIn("tools are of type function, not \"web_search\"", self.refused(tools=[{"type": "web_search"}]))
+        self.assertIn('expected {"type": "function", "function": {"name"', self.refused(tools=[{"type": "function"}]))
+        self.assertIn("there is no tool 'then'", self.refused(tool_choice={"type": "function", "function": {"name": "then"}}))
+        self.assertIn('expected "auto", "none", "required"', self.refused(tool_choice="always"))
+        self.assertIn("the request has no tools", self.refused(tools=[], tool_choice="required"))
+        self.assertIn("no other form besides", self.refused(tool_choice="required", response_format={"type": "json_object"}))
+        self.assertIn("at most 128 tools", self.refused(tools=[OTHER] * 129))
+        for calls, said in (([{"id": "a"}], "tool_calls[0]: expected"), ([call(1, "{")], "arguments: expected a JSON object")):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.ask({"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "a", "content": "b"})
+            self.assertIn(said, caught.exception.body["message"])
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask({"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "gone", "content": "b"})
+        self.assertIn("has a call 'gone'", caught.exception.body["message"])
+
+    def test_a_template_that_calls_none(self):
+        tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+        with Server("--image-size", 28) as server:
+            status, text, _ = server.send("/v1/chat/completions", {"messages": [user(ASKED)], "tools": [TOOL]})
+        self.assertEqual(status, 400)
+        self.assertIn("chat template calls no tools", json.loads(text)["error"]["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
