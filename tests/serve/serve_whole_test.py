@@ -71,8 +71,10 @@ def setUpModule():
     tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
+    tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "gemma4"):
+    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "video-llama-3",
+                 "gemma4"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -81,7 +83,8 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "gemma4"):
+    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
+                 "video-llama-3", "gemma4"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -163,6 +166,9 @@ class WholeModels(unittest.TestCase):
 
     def test_glm_ocr_shares_pages_of_cells(self):
         self.check("glm-ocr.model")
+
+    def test_video_llama_3_shares_pages_of_cells(self):
+        self.check("video-llama-3.model")
 
     def test_gemma4_shares_pages_of_cells_and_keys_of_layers(self):
         self.check("gemma4.model")

@@ -253,6 +253,21 @@ WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader) {
   return out;
 }
 
+// How many patches become a row is the image processor's to say: of an image each one does.
+WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "video_llama_3_vision";
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
+  // transformers ties them where either of the two configs says so.
+  out.decoder["tie_word_embeddings"] =
+      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  out.connector = {{"kind", "mlp"}};
+  out.image_token_id = reader.whole("image_token_id", 151655, 0);
+  return out;
+}
+
 WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
@@ -364,6 +379,13 @@ std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   return names;
 }
 
+const std::vector<WholeModelFamily::Prefix> video_llama_3_names = {
+    {"model.vision_model.", "vision."},
+    {"model.projector.readout.0.", "connector.linear_1."},
+    {"model.projector.readout.2.", "connector.linear_2."},
+    {"model.language_model.", "decoder.model."},
+    {"lm_head.", "decoder.lm_head."}};
+
 // As published files have them, and as transformers calls them.
 std::vector<WholeModelFamily::Prefix> paddleocr_vl_names() {
   std::vector<WholeModelFamily::Prefix> names;
@@ -397,6 +419,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"glm_ocr", read_glm_ocr, glm_ocr_names},
+      {"video_llama_3", read_video_llama_3, video_llama_3_names},
       {"gemma3", read_gemma3, llava_names},
       {"gemma4", read_gemma4, gemma4_names, /*head_decides_tying=*/false, /*left_out=*/"audio_config"},
       {"paligemma", read_paligemma, llava_names},

@@ -77,10 +77,10 @@ ImageSize qwen2_vl_video(const ImageProcessor& processor, ImageSize frame, int64
 
 } // namespace
 
-void read_qwen2_vl_cells(ProcessorReader& in, int64_t step_frames) {
+void read_qwen2_vl_cells(ProcessorReader& in, int64_t step_frames, int64_t merge_size) {
   constexpr int64_t most_pixels = 64 << 20;
   const int64_t patch = in.config.square("patch_size", in.family->patch, 1, max_edge),
-                merge = in.config.whole("merge_size", 2, 1, most_patches);
+                merge = in.config.whole("merge_size", merge_size, 1, most_patches);
   in.out.step_frames = in.config.whole("temporal_patch_size", step_frames, 1, most_patches);
   in.out.splits_into_tiles = true;
   in.out.tile = patch * merge;

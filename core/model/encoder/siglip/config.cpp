@@ -1,6 +1,6 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
-// Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and the
-// one of PaddleOCR-VL (PaddleOCRVisionModel).
+// Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and
+// those of PaddleOCR-VL (PaddleOCRVisionModel) and VideoLLaMA 3 (VideoLlama3VisionModel).
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
@@ -21,12 +21,20 @@ bool is_paddleocr(const std::string& model_type) {
   return model_type == "paddleocr_vl_vision";
 }
 
-// Frames are cells of images, whose positions are those of a square grid, interpolated.
+bool is_video_llama(const std::string& model_type) {
+  return model_type == "video_llama_3_vision";
+}
+
+// Frames are cells of images, whose learned positions, if there are any, are those of a square grid, interpolated.
 void read_any_size(ConfigReader& reader, VisionConfig& out) {
   const bool is_paddle = is_paddleocr(out.model_type);
   out.spatial_merge_size = reader.whole("spatial_merge_size", is_paddle ? 2 : 1, 1, 64); // import writes LFM2-VL's here
   out.temporal_patch_size = 1;
-  if (is_paddle) {
+  if (is_video_llama(out.model_type)) {
+    reader.refuse_unless(out.spatial_merge_size == 1, "spatial_merge_size", "each patch of an image is a row: 1 is");
+    out.axial_rope = true;
+    check_axial_rope(reader, out);
+  } else if (is_paddle) {
     out.num_position_embeddings = out.grid() * out.grid();
     out.position_centers = out.axial_rope = true;
     check_axial_rope(reader, out);
@@ -43,22 +51,23 @@ void read_any_size(ConfigReader& reader, VisionConfig& out) {
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool siglip = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type);
+  const bool siglip = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type),
+             video_llama = is_video_llama(model_type), is_base = siglip || video_llama;
   VisionConfig defaults;
   defaults.model_type = model_type;
-  defaults.hidden_size = siglip ? 768 : 1152;
+  defaults.hidden_size = is_base ? 768 : 1152;
   defaults.intermediate_size = paddle ? 4304 : 3072;
   defaults.num_hidden_layers = paddle ? 27 : 12;
-  defaults.num_attention_heads = siglip ? 12 : 16;
+  defaults.num_attention_heads = is_base ? 12 : 16;
   defaults.image_size = paddle ? 384 : 224;
-  defaults.patch_size = paddle ? 14 : siglip ? 16 : 32;
+  defaults.patch_size = paddle ? 14 : is_base ? 16 : 32;
   defaults.layer_norm_eps = 1e-6;
   defaults.hidden_act = "gelu_pytorch_tanh";
   defaults.initializer_range = 0.02;
-  defaults.position_buckets = !siglip && !paddle;
+  defaults.position_buckets = !is_base && !paddle;
   VisionConfig out = read_vit(reader, defaults);
   out.vision_use_head = siglip && reader.flag("vision_use_head", true);
-  if (is_siglip2(model_type) || paddle) read_any_size(reader, out);
+  if (is_siglip2(model_type) || paddle || video_llama) read_any_size(reader, out);
   reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
                        "there is no class token that could be dropped");
   return out;
@@ -71,6 +80,8 @@ nlohmann::json write(const VisionConfig& config) {
   if (siglip2) {
     out.erase("image_size");
     out["num_patches"] = config.num_position_embeddings;
+  } else if (is_video_llama(config.model_type)) {
+    out.erase("image_size");
   } else if (config.reads_cells()) {
     out["image_size"] = config.patch_size * config.position_side();
   }
@@ -105,8 +116,11 @@ WeightLayout layout(const VisionConfig& config) {
     if (spec.name == "embeddings.position_embedding.weight" && config.reads_cells())
       spec.shape = {config.num_position_embeddings, width};
   }
+  if (is_video_llama(config.model_type))
+    std::erase_if(out.tensors,
+                  [](const TensorSpec& spec) { return spec.name == "embeddings.position_embedding.weight"; });
   // What published files of PaddleOCR-VL have besides, and transformers does not read.
-  if (config.axial_rope)
+  if (is_paddleocr(config.model_type))
     out.ignored.insert(out.ignored.end(), {"embeddings.packing_position_embedding.weight", "head.*"});
   if (!config.vision_use_head) return out;
   const auto unused = [&](const std::string& name, std::vector<int64_t> shape, Initializer fill) {
@@ -134,6 +148,7 @@ EncoderFamily siglip_family() {
           .types = {{"siglip_vision_model", "SiglipVisionModel", "siglip"},
                     {"siglip2_vision_model", "Siglip2VisionModel", "siglip2"},
                     {"paddleocr_vl_vision", "PaddleOCRVisionModel"},
+                    {"video_llama_3_vision", "VideoLlama3VisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,

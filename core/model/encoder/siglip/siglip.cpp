@@ -1,7 +1,8 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
 // embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way. SigLIP 2's and PaddleOCR-VL's read cells of images of
-// any size, the former's patches as a linear does, the latter's as a convolution.
+// position embeddings of frames of other sizes in their own way. SigLIP 2's, PaddleOCR-VL's and VideoLLaMA 3's read
+// cells of images of any size, the first one's patches as a linear does, the others' as a convolution. VideoLLaMA 3's
+// has no learned positions.
 #include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
@@ -10,7 +11,8 @@ namespace fvlm::model {
 std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& parameters) {
   if (config.reads_cells()) {
     const CellVit::Traits traits{.patch = "embeddings.patch_embedding",
-                                 .position = "embeddings.position_embedding",
+                                 .position =
+                                     config.num_position_embeddings > 0 ? "embeddings.position_embedding" : nullptr,
                                  .input_norm = nullptr,
                                  .layers = "encoder.layers.",
                                  .before_attention = "layer_norm1",
@@ -21,7 +23,8 @@ std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& 
                                  .down = "mlp.fc2",
                                  .output_norm = "post_layernorm",
                                  .rotates = config.axial_rope,
-                                 .channels_last = !config.axial_rope};
+                                 .channels_last = !config.axial_rope,
+                                 .patch_bias = true};
     return std::make_unique<CellVit>(config, traits, parameters);
   }
   const Vit::Traits traits = Vit::clip_traits(/*class_token=*/false, /*patch_bias=*/true, /*output_normed=*/true);
