@@ -26,9 +26,9 @@ using Json = nlohmann::json;
 // character, so that no text has it.
 constexpr std::string_view mark = "\uFDD0";
 // The image tokens of public models, which their templates write.
-constexpr std::array<std::string_view, 8> image_tokens{
-    image_mark,         "<|image|>",     "<|image_pad|>", "<image_soft_token>",
-    "<start_of_image>", "<IMG_CONTEXT>", "[IMG]",         "<|IMAGE_PLACEHOLDER|>"};
+constexpr std::array<std::string_view, 9> image_tokens{
+    image_mark,      "<|image|>", "<|image_pad|>",         "<image_soft_token>", "<start_of_image>",
+    "<IMG_CONTEXT>", "[IMG]",     "<|IMAGE_PLACEHOLDER|>", "<image_placeholder>"};
 // What Gemma 3's processor writes before and behind the token that its template writes for an image, behind whose rows
 // the latter stands.
 constexpr std::string_view gemma3_image = "<start_of_image>", gemma3_end = "<end_of_image>", gemma3_break = "\n\n";

@@ -121,6 +121,7 @@ Json description(const ImageProcessor& processor) {
               {"size", {processor.size.height, processor.size.width}},
               {"edge", processor.edge},
               {"filter", static_cast<int>(processor.filter)}};
+  if (processor.min_edge > 0) out["min_edge"] = processor.min_edge;
   if (processor.square_padding) out["square_padding"] = *processor.square_padding;
   if (processor.center_crop) out["center_crop"] = {processor.center_crop->height, processor.center_crop->width};
   if (processor.tile) out["tile"] = *processor.tile;

@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, PaliGemma, Idefics3, SmolVLM) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -8,8 +8,8 @@ from with_transformers import draw, engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
-                          GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
+from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, DeepseekVLConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig,
+                          GemmaConfig, GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
                           LlavaOnevisionConfig, PaliGemmaConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
@@ -49,6 +49,10 @@ def paligemma(kind, **changes):
                            text_config=kind(**TEXT, head_dim=16, **changes), image_token_index=IMAGE)
 
 
+def deepseek_vl(vision, **changes):
+    return DeepseekVLConfig(vision_config=SiglipVisionConfig(**VISION, **vision), text_config=LlamaConfig(**TEXT), image_token_id=IMAGE, **changes)
+
+
 MODELS = {
     "llava-clip-llama": llava(CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)),
     "llava-clip-qwen2": llava(CLIPVisionConfig(**VISION), Qwen2Config(**TEXT, tie_word_embeddings=True),
@@ -74,6 +78,8 @@ MODELS = {
     "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
+    "deepseek-vl": deepseek_vl({}, tie_word_embeddings=False),
+    "deepseek-vl-tied": deepseek_vl({"vision_use_head": False, "hidden_act": "gelu"}),
     "paligemma": paligemma(GemmaConfig),
     # The prompts of texts_of() fit in a window, and the texts do not.
     "paligemma2": paligemma(Gemma2Config, query_pre_attn_scalar=9, sliding_window=6, **BOUNDS),
@@ -165,7 +171,7 @@ def rows_per_image(name):
         return int(16 * config.downsample_ratio ** 2)
     if config.model_type == "gemma3":
         return config.mm_tokens_per_image
-    if config.model_type == "paligemma":
+    if config.model_type in ("paligemma", "deepseek_vl"):
         return 16
     return 16 // config.scale_factor ** 2
 
@@ -208,7 +214,7 @@ def pixels_for(name, text, pixels, prompt=None):
         return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
     if MODELS[name].model_type == "gemma3":
         return {"pixel_values": pixels, "token_type_ids": torch.tensor([text]).eq(IMAGE).long()}
-    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl") else pixels[None]}
+    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl", "deepseek_vl") else pixels[None]}
 
 
 def logits_of(model, name):
@@ -224,7 +230,7 @@ def logits_of(model, name):
 def part_name(name):
     """The name in the model directory of a parameter of transformers' model."""
     for theirs, ours in (("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
-                         ("model.connector.", "connector:"), ("model.image_newline", "connector:image_newline"),
+                         ("model.connector.", "connector:"), ("model.aligner.linear1.", "connector:linear_1."), ("model.aligner.linear2.", "connector:linear_2."), ("model.image_newline", "connector:image_newline"),
                          ("model.language_model.", "decoder.model."),
                          ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
         if name.startswith(theirs):

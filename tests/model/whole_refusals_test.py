@@ -32,6 +32,7 @@ class WrongFolders(unittest.TestCase):
     def test_another_architecture(self):
         self.refused("smolvlm", '"mllama" is not supported', "llava, llava_next, ", "config.json",
                      config=lambda one: one.update(model_type="mllama"))
+        self.refused("smolvlm", '"deepseek_vl_hybrid" is not supported', "deepseek_vl, ", config=lambda one: one.update(model_type="deepseek_vl_hybrid"))
         self.refused("llava-clip-llama", '"mixtral" is not supported as decoder', "text_config", "llama, mistral",
                      config=lambda one: one["text_config"].update(model_type="mixtral"))
         self.refused("llava-clip-llama", '"mllama_vision_model" is not supported as vision tower', "vision_config",

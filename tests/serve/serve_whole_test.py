@@ -15,7 +15,7 @@ from running_server import Server, data_url, picture, user
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
 from PIL import Image
-from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, LlavaConfig, Qwen2VLConfig
+from transformers import AutoModelForImageTextToText, CLIPVisionConfig, DeepseekVLConfig, LlamaConfig, LlavaConfig, Qwen2VLConfig, SiglipVisionConfig
 
 PICTURES = {"small.png": picture(28), "large.png": picture(100, step=2), "other.png": picture(60, step=5)}
 STEPS = (1, 3, 7)  # of the pictures of a video
@@ -24,6 +24,9 @@ LLAVA = LlavaConfig(
     text_config=LlamaConfig(vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
                             num_key_value_heads=2, max_position_embeddings=512, pad_token_id=None, bos_token_id=None, eos_token_id=2),
     image_token_index=256)
+DEEPSEEK = DeepseekVLConfig(
+    vision_config=SiglipVisionConfig(hidden_size=32, intermediate_size=80, num_hidden_layers=3, num_attention_heads=2, image_size=28, patch_size=7),
+    text_config=LLAVA.text_config, image_token_id=256)
 QWEN = Qwen2VLConfig(
     vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2},
     text_config={"vocab_size": 262, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -62,6 +65,10 @@ def setUpModule():
     (folder / "llava" / "tokenizer.json").write_text(tokenizer())
     (folder / "llava" / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}))
+    AutoModelForImageTextToText.from_config(DEEPSEEK).save_pretrained(folder / "deepseek-vl")
+    (folder / "deepseek-vl" / "tokenizer.json").write_text(tokenizer())
+    (folder / "deepseek-vl" / "preprocessor_config.json").write_text(json.dumps(
+        {"image_processor_type": "DeepseekVLImageProcessor", "size": {"height": 28, "width": 28}, "min_size": 7}))
     AutoModelForImageTextToText.from_config(QWEN).save_pretrained(folder / "qwen2-vl")
     (folder / "qwen2-vl" / "tokenizer.json").write_text(tokenizer(further=["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]))
     (folder / "qwen2-vl" / "preprocessor_config.json").write_text(json.dumps(
@@ -73,7 +80,7 @@ def setUpModule():
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "video-llama-3",
+    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "video-llama-3",
                  "gemma4"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
@@ -83,7 +90,7 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
+    for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
                  "video-llama-3", "gemma4"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
@@ -166,6 +173,9 @@ class WholeModels(unittest.TestCase):
 
     def test_glm_ocr_shares_pages_of_cells(self):
         self.check("glm-ocr.model")
+
+    def test_deepseek_vl_reads_images_in_the_middle_of_a_square(self):
+        self.check("deepseek-vl.model")
 
     def test_video_llama_3_shares_pages_of_cells(self):
         self.check("video-llama-3.model")

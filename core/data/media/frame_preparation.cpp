@@ -28,6 +28,7 @@ ImageProcessor scaled_to(ImageProcessor processor, int64_t side) {
   scale(processor.size.height);
   scale(processor.size.width);
   scale(processor.edge);
+  scale(processor.min_edge);
   if (processor.has_video_text()) scale(processor.video->sampling->edge);
   if (processor.center_crop) processor.center_crop = {side, side};
   if (processor.has_cells() && side != from)

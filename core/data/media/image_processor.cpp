@@ -39,9 +39,23 @@ ImageSize by_longest_edge(ImageSize image, int64_t edge) {
   return {std::max<int64_t>(size.height, 1), std::max<int64_t>(size.width, 1)};
 }
 
+// Rounded as transformers does it.
+ImageSize within_square(ImageSize image, int64_t edge, int64_t min_edge) {
+  const double scale = static_cast<double>(edge) / static_cast<double>(std::max(image.height, image.width));
+  const auto scaled = [&](int64_t length) {
+    return std::max(static_cast<int64_t>(std::nearbyint(static_cast<double>(length) * scale)), min_edge);
+  };
+  return {scaled(image.height), scaled(image.width)};
+}
+
+bool is_padded_last(const ImageProcessor& processor) {
+  return processor.resize == ImageProcessor::Resize::into_square;
+}
+
 CutSizes sizes_of(const ImageProcessor& processor, ImageSize image) {
   CutSizes sizes{.padded = image};
-  if (processor.square_padding) sizes.padded.height = sizes.padded.width = std::max(image.height, image.width);
+  if (processor.square_padding && !is_padded_last(processor))
+    sizes.padded.height = sizes.padded.width = std::max(image.height, image.width);
   switch (processor.resize) {
   case ImageProcessor::Resize::none:
     sizes.resized = sizes.padded;
@@ -55,8 +69,11 @@ CutSizes sizes_of(const ImageProcessor& processor, ImageSize image) {
   case ImageProcessor::Resize::longest_edge:
     sizes.resized = by_longest_edge(sizes.padded, processor.edge);
     break;
+  case ImageProcessor::Resize::into_square:
+    sizes.resized = within_square(image, processor.edge, processor.min_edge);
+    break;
   }
-  sizes.tiled = sizes.resized;
+  sizes.tiled = is_padded_last(processor) ? ImageSize{processor.edge, processor.edge} : sizes.resized;
   const bool has_own_size = processor.has_cells() && processor.resize == ImageProcessor::Resize::exact;
   if (processor.tile && !has_own_size) sizes.tiled = {*processor.tile, *processor.tile};
   if (processor.splits_into_tiles) rules_of(processor.tile_form).cut(processor, image, sizes);
@@ -161,9 +178,11 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
   if (out.size() != static_cast<size_t>(layout.frames() * frame))
     throw Error(ErrorKind::internal, "process: {} values for {} frames of {} x {} pixels", out.size(), layout.frames(),
                 layout.frame.width, layout.frame.height);
-  Image whole = processor.square_padding ? padded(image, *processor.square_padding) : image;
+  Image whole = is_padded_last(processor) ? resized(image, sizes.resized, processor.filter) : image;
+  if (processor.square_padding) whole = padded(whole, *processor.square_padding);
   const bool global_of_tiles = processor.tile && rules_of(processor.tile_form).whole_is_of_tiles;
-  for (const ImageSize& size : {sizes.resized, has_margins(processor) ? sizes.resized : sizes.tiled})
+  for (const ImageSize& size :
+       {is_padded_last(processor) ? sizes.tiled : sizes.resized, has_margins(processor) ? sizes.resized : sizes.tiled})
     if (size != ImageSize{whole.height, whole.width}) whole = resized(whole, size, processor.filter);
   const int64_t top = (sizes.tiled.height - whole.height) / 2, left = (sizes.tiled.width - whole.width) / 2;
   uint8_t* end = out.data();
@@ -201,6 +220,7 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor) {
   if (processor.tile) return ImageSize{*processor.tile, *processor.tile};
   if (processor.center_crop) return processor.center_crop;
   if (processor.resize == ImageProcessor::Resize::exact) return processor.size;
+  if (is_padded_last(processor)) return ImageSize{processor.edge, processor.edge};
   return std::nullopt;
 }
 

@@ -45,14 +45,15 @@ struct VideoProcessor {
 
 // The steps in their order. The image should be decoded with DecodeOptions::white_background.
 struct ImageProcessor {
-  // Pads the shorter side with this color on both sides until the image is square.
+  // Pads the shorter side with this color on both sides until the image is square; with into_square once it is resized.
   std::optional<std::array<uint8_t, 3>> square_padding;
 
-  // exact: to `size`. shortest_edge, longest_edge: that side to `edge`, and the other one in proportion.
-  enum class Resize { none, exact, shortest_edge, longest_edge };
+  // exact: to `size`. shortest_edge, longest_edge: that side to `edge`, and the other one in proportion. into_square:
+  // the longer side to `edge`, and the other one in proportion, but to `min_edge` at least.
+  enum class Resize { none, exact, shortest_edge, longest_edge, into_square };
   Resize resize = Resize::none;
   ImageSize size;
-  int64_t edge = 0;
+  int64_t edge = 0, min_edge = 0;
   ResizeFilter filter = ResizeFilter::bicubic;
 
   std::optional<ImageSize> center_crop; // an image that is smaller gets black margins

@@ -27,7 +27,10 @@ constexpr ProcessorClass whole_classes[]{
      .deviation = half},
     {.type = "BitImageProcessor", .center_crop = true},
     {.type = "LlavaImageProcessor", .center_crop = true, .may_pad_to_square = true},
+    {.type = "DeepseekVLImageProcessor", .resize = Resize::into_square, .edge = 384},
 };
+// Of the last one.
+constexpr const char* into_square_options[]{"min_size", "background_color"};
 
 // Options of all, and such as change no pixel.
 constexpr const char* common_options[]{
@@ -111,11 +114,17 @@ bool is_of_lighton_ocr(const nlohmann::json& config) {
 ImageProcessor image_processor_of(const nlohmann::json& config, const std::string& where, bool of_videos) {
   ProcessorReader in(config, where);
   const std::optional<TileForm> form = find_class(in, of_videos);
-  refuse_options_of_others(in, form ? rules_of(*form).options : std::span<const char* const>(), of_videos);
+  const bool is_into_square = in.family->resize == Resize::into_square;
+  std::span<const char* const> own;
+  if (form) own = rules_of(*form).options;
+  if (is_into_square) own = into_square_options;
+  refuse_options_of_others(in, own, of_videos);
   in.read_filter();
   if (form) {
     in.out.tile_form = *form;
     rules_of(*form).read(in);
+  } else if (is_into_square) {
+    in.read_into_square();
   } else {
     in.read_resize();
     in.read_crop();

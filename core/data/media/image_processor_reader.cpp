@@ -149,4 +149,18 @@ void ProcessorReader::read_crop() {
   if (config.flag("do_center_crop", family->center_crop)) out.center_crop = crop_size();
 }
 
+void ProcessorReader::read_into_square() {
+  config.refuse_unless(config.flag("do_resize", true), "do_resize", "frames are squares of one size");
+  config.refuse_unless(config.flag("do_pad", true), "do_pad", "frames are squares of one size");
+  config.refuse_unless(!config.flag("do_center_crop", false), "do_center_crop", "this processor does not crop");
+  ImageSize square{family->edge, family->edge};
+  if (config.has("size") && (!exact_size(json["size"], square) || square.height != square.width))
+    refuse("size", fmt::format("expected 'height' and 'width', both the same, of 1 to {} pixels", max_edge));
+  out.resize = Resize::into_square;
+  out.edge = square.height;
+  out.min_edge = config.whole("min_size", 14, 1, max_edge);
+  config.refuse_unless(out.min_edge <= out.edge, "min_size", fmt::format("at most the {} of 'size' is", out.edge));
+  out.square_padding = mean_color(); // whatever 'background_color' says, as in transformers
+}
+
 } // namespace fvlm

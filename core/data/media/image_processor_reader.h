@@ -61,6 +61,7 @@ struct ProcessorReader {
   void read_values(); // how they are rescaled and normalized
   // Of an image that is a frame of its own.
   void read_crop();
+  void read_into_square();
   ImageSize crop_size();
   std::array<uint8_t, 3> mean_color();
   // Both sides of an image become multiples of cells, and nothing is cut off.

@@ -268,6 +268,18 @@ WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_deepseek_vl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip_vision_model";
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "llama";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  out.connector = {{"kind", "mlp"}};
+  out.image_token_id = reader.whole("image_token_id", 100015, 0);
+  return out;
+}
+
 WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
@@ -386,6 +398,12 @@ const std::vector<WholeModelFamily::Prefix> video_llama_3_names = {
     {"model.language_model.", "decoder.model."},
     {"lm_head.", "decoder.lm_head."}};
 
+const std::vector<WholeModelFamily::Prefix> deepseek_vl_names = {{"model.vision_model.", "vision."},
+                                                                 {"model.aligner.linear1.", "connector.linear_1."},
+                                                                 {"model.aligner.linear2.", "connector.linear_2."},
+                                                                 {"model.language_model.", "decoder.model."},
+                                                                 {"lm_head.", "decoder.lm_head."}};
+
 // As published files have them, and as transformers calls them.
 std::vector<WholeModelFamily::Prefix> paddleocr_vl_names() {
   std::vector<WholeModelFamily::Prefix> names;
@@ -419,6 +437,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"glm_ocr", read_glm_ocr, glm_ocr_names},
+      {"deepseek_vl", read_deepseek_vl, deepseek_vl_names},
       {"video_llama_3", read_video_llama_3, video_llama_3_names},
       {"gemma3", read_gemma3, llava_names},
       {"gemma4", read_gemma4, gemma4_names, /*head_decides_tying=*/false, /*left_out=*/"audio_config"},

@@ -12,6 +12,7 @@ try:
     from PIL import Image
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -316,6 +317,17 @@ class ImageProcessors(unittest.TestCase):
         self.expect_equal(BitImageProcessorPil.from_dict(DINOV2), paths, DINOV2)
         self.expect_equal(SiglipImageProcessorPil(size={"height": 384, "width": 384}), paths)
         self.expect_equal(Gemma3ImageProcessorPil(size={"height": 896, "width": 896}), paths)
+
+    def test_images_in_the_middle_of_a_square(self):
+        paths = rgb_of(*ODD, (333, 332), (20, 380), (385, 2))
+        for options in ({}, {"size": {"height": 61, "width": 61}, "min_size": 20}, {"resample": 1}, {"do_normalize": False}, {"do_rescale": False},
+                        {"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 0.5, 2]}):
+            self.expect_equal(DeepseekVLImageProcessorPil(**options), paths)
+        self.expect_equal(DeepseekVLImageProcessorPil(), paths, {"image_processor_type": "DeepseekVLImageProcessor", "background_color": [1, 2, 3]})
+        for option, value in (("do_pad", False), ("do_resize", False), ("do_center_crop", True), ("min_size", 385), ("size", {"height": 9, "width": 10})):
+            with self.subTest(option):
+                folder = folder_of({"image_processor_type": "DeepseekVLImageProcessor", option: value})
+                self.assertIn(f"'{option}'", probed("process", folder, root / "refused.bin", *paths[:1], code=4))
 
     def test_defaults_and_every_option(self):
         paths = rgb_of((337, 251), (60, 97))
