@@ -44,9 +44,12 @@ struct TileGrid {
   int64_t steps = 1, step_frames = 1;
   double step_seconds = 0;
   std::optional<double> label_seconds; // when the step is shown, where the text says so before it
-  // Of an image that is cut into tiles, each of which is cut into cells: the cells along a side of a tile, which come
-  // tile by tile, and the cells of the whole image behind them; 0: there are none.
-  int64_t tile_cells = 0, whole_rows = 0, whole_columns = 0;
+  // Of an image that is cut into tiles, each of which is cut into cells: the lines and columns of cells of a tile,
+  // which come tile by tile, and the cells of the whole image behind them, or before them; 0: there are none.
+  int64_t tile_rows = 0, tile_columns = 0, whole_rows = 0, whole_columns = 0;
+  bool is_whole_first = false;
+  // Of the image among those of its text, where the text says it.
+  std::optional<int64_t> number = {};
 
   int64_t frames() const { return rows * columns * steps + whole_rows * whole_columns + (is_of_cells ? 0 : 1); }
   bool is_of_video() const { return step_frames > 1; }
@@ -58,12 +61,16 @@ inline std::vector<ImageGrid> grids_of(const std::vector<TileGrid>& tiles) {
   std::vector<ImageGrid> grids;
   for (const TileGrid& image : tiles) {
     if (!image.is_of_cells) continue;
-    if (image.tile_cells == 0)
+    const size_t first = grids.size();
+    if (image.tile_rows == 0)
       grids.push_back({image.rows, image.columns, image.steps, image.step_frames, image.step_seconds});
     else
-      grids.insert(grids.end(), static_cast<size_t>(image.rows * image.columns / (image.tile_cells * image.tile_cells)),
-                   {image.tile_cells, image.tile_cells});
-    if (image.whole_rows > 0) grids.push_back({image.whole_rows, image.whole_columns});
+      grids.insert(grids.end(),
+                   static_cast<size_t>(image.rows * image.columns / (image.tile_rows * image.tile_columns)),
+                   {image.tile_rows, image.tile_columns});
+    const ImageGrid whole{image.whole_rows, image.whole_columns};
+    if (image.whole_rows > 0)
+      grids.insert(image.is_whole_first ? grids.begin() + static_cast<std::ptrdiff_t>(first) : grids.end(), whole);
   }
   return grids;
 }

@@ -80,13 +80,18 @@ std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
+// Empty tokens: none.
+std::vector<TokenId> rows_between(const Tokenizer& tokenizer, const char* before, const char* behind, int64_t rows) {
+  std::vector<TokenId> ids;
+  if (*before) ids.push_back(special_token(tokenizer, before));
+  append_rows(ids, rows);
+  if (*behind) ids.push_back(special_token(tokenizer, behind));
+  return ids;
+}
+
 // Of a form without tokens between tiles.
 std::vector<TokenId> rows_alone(const Tokenizer& tokenizer, TileFormTraits form, int64_t rows) {
-  std::vector<TokenId> ids;
-  if (*form.before) ids.push_back(special_token(tokenizer, form.before));
-  append_rows(ids, rows);
-  if (*form.behind) ids.push_back(special_token(tokenizer, form.behind));
-  return ids;
+  return rows_between(tokenizer, form.before, form.behind, rows);
 }
 
 std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
@@ -102,18 +107,36 @@ std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int
 std::vector<TokenId> lfm2_vl_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
   constexpr TileFormTraits form = traits_of(TileForm::lfm2_vl);
   std::vector<TokenId> ids{special_token(tokenizer, form.before)};
-  const int64_t side = grid.tile_cells;
-  if (side == 0) append_rows(ids, grid.rows * grid.columns * rows_per_frame);
-  for (int64_t row = 1; side > 0 && row <= grid.rows / side; ++row)
-    for (int64_t column = 1; column <= grid.columns / side; ++column) {
+  const bool has_tiles = grid.tile_rows > 0;
+  if (!has_tiles) append_rows(ids, grid.rows * grid.columns * rows_per_frame);
+  for (int64_t row = 1; has_tiles && row <= grid.rows / grid.tile_rows; ++row)
+    for (int64_t column = 1; column <= grid.columns / grid.tile_columns; ++column) {
       ids.push_back(special_token(tokenizer, fmt::format("<|img_row_{}_col_{}|>", row, column)));
-      append_rows(ids, side * side * rows_per_frame);
+      append_rows(ids, grid.tile_rows * grid.tile_columns * rows_per_frame);
     }
   if (grid.whole_rows > 0) {
     ids.push_back(special_token(tokenizer, "<|img_thumbnail|>"));
     append_rows(ids, grid.whole_rows * grid.whole_columns * rows_per_frame);
   }
   ids.push_back(special_token(tokenizer, form.behind));
+  return ids;
+}
+
+std::vector<TokenId> minicpm_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  std::vector<TokenId> ids;
+  if (grid.number) {
+    ids.push_back(special_token(tokenizer, "<image_id>"));
+    append(ids, tokenizer.encode(fmt::format("{}", *grid.number)));
+    ids.push_back(special_token(tokenizer, "</image_id>"));
+  }
+  const bool has_parts = grid.tile_rows > 0;
+  append(ids, rows_alone(tokenizer, traits_of(TileForm::minicpm),
+                         (has_parts ? grid.whole_rows * grid.whole_columns : grid.frames()) * rows_per_frame));
+  for (int64_t row = 0; has_parts && row < grid.rows / grid.tile_rows; ++row) {
+    if (row > 0) append(ids, tokenizer.encode("\n"));
+    for (int64_t column = 0; column < grid.columns / grid.tile_columns; ++column)
+      append(ids, rows_between(tokenizer, "<slice>", "</slice>", grid.tile_rows * grid.tile_columns * rows_per_frame));
+  }
   return ids;
 }
 
@@ -262,6 +285,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::lfm2_vl:
     return lfm2_vl_text(tokenizer, grid, rows_per_frame);
+  case TileForm::minicpm:
+    return minicpm_text(tokenizer, grid, rows_per_frame);
   case TileForm::llava_next:
   case TileForm::llava_onevision:
     return LineWriter(form, rows_per_frame).image(grid, first_row);
@@ -280,7 +305,8 @@ void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm f
       frames.video_labels.push_back(tokenizer.encode(fmt::format("<{:.1f} seconds>", *grid.label_seconds)));
   const std::vector<TileGrid> uncut(grids.empty() && !frames.are_cells ? static_cast<size_t>(frames.frames) : 0);
   int64_t first_row = 0;
-  for (const TileGrid& grid : grids.empty() ? uncut : grids) {
+  for (TileGrid grid : grids.empty() ? uncut : grids) {
+    if (grid.number) grid.number = std::ssize(frames.images);
     const int64_t next_row = first_row + grid.frames() * frames.rows_per_frame;
     frames.images.push_back(form == TileForm::llava_onevision && grids.empty()
                                 ? LineWriter(form, frames.rows_per_frame)

@@ -74,6 +74,8 @@ Json completed(Json images, const Json& processor) {
   const Json type = images.value("image_processor_type", Json());
   constexpr const char* special_tokens = "use_image_special_tokens"; // of LFM2-VL
   if (processor.contains(special_tokens)) images[special_tokens] = processor[special_tokens];
+  constexpr const char* numbers = "use_image_id"; // of MiniCPM-V
+  if (processor.contains(numbers) && !processor[numbers].is_null()) images[numbers] = processor[numbers];
   const bool is_of_lighton = is_of_lighton_ocr(images);
   if ((processor.empty() && !is_of_lighton) || !type.is_string() ||
       !type.get_ref<const std::string&>().starts_with("PixtralImage"))

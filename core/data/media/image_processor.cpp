@@ -130,7 +130,9 @@ ImageLayout layout_of(const ImageProcessor& processor, const CutSizes& sizes) {
   if (has_margins(processor)) layout.image = sizes.padded;
   if (sizes.tiled != layout.frame || has_margins(processor) || layout.has_cells)
     layout.rows = sizes.tiled.height / tile, layout.columns = sizes.tiled.width / tile;
-  layout.tile_cells = sizes.tile_cells;
+  layout.tile_rows = sizes.tile_cells.height, layout.tile_columns = sizes.tile_cells.width;
+  layout.is_whole_first = sizes.is_whole_first;
+  layout.is_numbered = processor.numbers_images;
   if (sizes.whole) layout.whole_rows = sizes.whole->height / tile, layout.whole_columns = sizes.whole->width / tile;
   return layout;
 }
@@ -187,19 +189,21 @@ void process_pixels(const ImageProcessor& processor, const Image& image, std::sp
   const int64_t top = (sizes.tiled.height - whole.height) / 2, left = (sizes.tiled.width - whole.width) / 2;
   uint8_t* end = out.data();
   // The frames of so many lines and columns from one on.
-  const auto cut = [&](int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) {
+  const auto cut = [&](const Image& from, int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) {
     for (int64_t row = first_row; row < first_row + rows; ++row)
       for (int64_t column = first_column; column < first_column + columns; ++column, end += frame)
-        copy_window(whole, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
+        copy_window(from, row * layout.frame.height - top, column * layout.frame.width - left, layout.frame, end);
   };
-  const int64_t side = layout.tile_cells, rows = side > 0 ? side : layout.rows,
-                columns = side > 0 ? side : layout.columns;
+  const auto cut_whole = [&] {
+    cut(resized(image, *sizes.whole, processor.filter), 0, 0, layout.whole_rows, layout.whole_columns);
+  };
+  if (layout.is_whole_first) cut_whole();
+  const bool has_tiles = layout.tile_rows > 0;
+  const int64_t rows = has_tiles ? layout.tile_rows : layout.rows,
+                columns = has_tiles ? layout.tile_columns : layout.columns;
   for (int64_t row = 0; row < layout.rows; row += rows)
-    for (int64_t column = 0; column < layout.columns; column += columns) cut(row, column, rows, columns);
-  if (sizes.whole) {
-    whole = resized(image, *sizes.whole, processor.filter);
-    cut(0, 0, layout.whole_rows, layout.whole_columns);
-  }
+    for (int64_t column = 0; column < layout.columns; column += columns) cut(whole, row, column, rows, columns);
+  if (sizes.whole && !layout.is_whole_first) cut_whole();
   if (layout.has_cells) return;
   if (layout.rows > 0) whole = resized(global_of_tiles ? whole : image, layout.frame, processor.filter);
   copy_window(whole, centered(whole.height, layout.frame.height), centered(whole.width, layout.frame.width),

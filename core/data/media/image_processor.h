@@ -3,7 +3,7 @@
 //
 // An image becomes one frame, or with a family of tile_forms.inc several: it is cut into square tiles, and the last
 // frame is the whole image at the size of a tile (the global image, or thumbnail), or into cells of a few patches,
-// behind which nothing follows, or the cells of the whole image.
+// and the whole image follows in cells, or comes before them, where those are cut into tiles.
 #pragma once
 #include "data/media/image.h"
 #include "data/media/normalise.h"
@@ -72,6 +72,7 @@ struct ImageProcessor {
   double split_pixels = 0;
   int64_t tile_cells = 0, patch = 0;
   bool adds_whole = false;             // behind such tiles
+  bool numbers_images = false;         // the text says before each image which one it is
   int64_t step_frames = 1;             // of a video, that are read together
   std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.
@@ -92,11 +93,13 @@ struct ImageLayout {
   ImageSize frame;               // the size of each frame
   ImageSize image;               // see TileGrid
   bool has_cells = false;
-  int64_t tile_cells = 0; // these three: see TileGrid
-  int64_t whole_rows = 0, whole_columns = 0;
+  int64_t tile_rows = 0, tile_columns = 0, whole_rows = 0, whole_columns = 0; // these: see TileGrid
+  bool is_whole_first = false, is_numbered = false;
   TileGrid grid() const {
     TileGrid grid{rows, columns, image.height, image.width, has_cells};
-    grid.tile_cells = tile_cells, grid.whole_rows = whole_rows, grid.whole_columns = whole_columns;
+    grid.tile_rows = tile_rows, grid.tile_columns = tile_columns;
+    grid.whole_rows = whole_rows, grid.whole_columns = whole_columns, grid.is_whole_first = is_whole_first;
+    if (is_numbered) grid.number = 0;
     return grid;
   }
   int64_t frames() const { return grid().frames(); }

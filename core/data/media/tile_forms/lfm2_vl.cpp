@@ -55,7 +55,7 @@ void cut_lfm2_vl(const ImageProcessor& processor, ImageSize image, CutSizes& siz
   sizes.tiled = alone;
   if (processor.split_pixels == 0 || pixels <= processor.split_pixels) return;
   sizes.tiled = sizes::by_aspect_ratio(image, processor.tile_cells * cell, processor.min_tiles, processor.max_tiles);
-  sizes.tile_cells = processor.tile_cells;
+  sizes.tile_cells = {processor.tile_cells, processor.tile_cells};
   if (processor.adds_whole) sizes.whole = alone;
 }
 

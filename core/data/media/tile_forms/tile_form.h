@@ -13,8 +13,9 @@ namespace fvlm {
 // The size of the image after each step that changes it.
 struct CutSizes {
   ImageSize padded, resized, tiled;
-  int64_t tile_cells = 0;         // of tiles that are cut into cells, see ImageLayout
-  std::optional<ImageSize> whole; // behind such tiles
+  ImageSize tile_cells;           // of tiles that are cut into cells, see ImageLayout; 0: there are none
+  std::optional<ImageSize> whole; // behind such tiles, or before them
+  bool is_whole_first = false;
 };
 
 struct TileFormRules {
