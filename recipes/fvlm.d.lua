@@ -270,15 +270,16 @@ function fvlm.glm_ocr(table) end
 function fvlm.mistral3(table) end
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL.
+---LFM2-VL and MiniCPM-V 4.6.
 ---@class fvlm.Lfm2Vl
 ---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `2`.
 ---@field hidden? integer Numbers between the two linears. Default: `2560`.
 ---@field bias? boolean Whether the linears have biases. Default: `true`.
 ---@field norm? boolean Whether squares are normalized. Default: `true`.
+---@field norm_eps? number The epsilon of this norm; MiniCPM-V has 1e-6. Default: `1e-5`.
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL.
+---LFM2-VL and MiniCPM-V 4.6.
 ---@param table fvlm.Lfm2Vl
 ---@return fvlm.Lfm2Vl
 function fvlm.lfm2_vl(table) end

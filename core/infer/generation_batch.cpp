@@ -142,7 +142,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
       throw Error(ErrorKind::internal, "a prompt that is scored has visual rows or no top_logprobs");
     scheduled.scored_rows = std::ssize(scheduled.rows) - 1;
   }
-  if (model_.config().decoder.has_row_axes() && !prompt.grids.empty())
+  if (model_.config().has_row_axes() && !prompt.grids.empty())
     scheduled.positions = {scheduled.rows, prompt.grids, model_.config().vision.tokens_per_second};
   scheduled.bidirectional_rows = model_.connector().bidirectional_rows();
   scheduler_.add(std::move(scheduled));

@@ -36,9 +36,10 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
         ErrorKind::data,
         "the connector '{}' reads frames that are whole images, and those of the encoder '{}' are cells of images",
         config.connector->name(), config.vision.model_type)
-        .advise("use the connector {}", config.vision.model_type == "pixtral"                ? "fvlm.mistral3"
-                                        : config.vision.model_type == "siglip2_vision_model" ? "fvlm.lfm2_vl"
-                                                                                             : "fvlm.qwen2_vl");
+        .advise("use the connector {}",
+                config.vision.model_type == "pixtral"                                              ? "fvlm.mistral3"
+                : config.vision.rows_as_text || config.vision.model_type == "siglip2_vision_model" ? "fvlm.lfm2_vl"
+                                                                                                   : "fvlm.qwen2_vl");
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
   for (const DecoderConfig& other : config.further)
     if (other.has_row_axes() != config.decoder.has_row_axes())
@@ -87,7 +88,7 @@ FrameReader Model::frame_reader(int64_t height, int64_t width) const {
           config_.connector->rows_per_frame([&] { return tokens; }),
           encoder_->reads_bytes(),
           encoder_->reads_cells() ? encoder_.get() : nullptr,
-          config_.decoder.has_row_axes(),
+          config_.has_row_axes(),
           config_.vision.tokens_per_second};
 }
 

@@ -20,6 +20,8 @@ struct ModelConfig {
   Adapters adapters = {};
 
   std::vector<DecoderConfig> decoders() const;
+  // Whether the decoder's rows have positions on three axes: see row_positions.h.
+  bool has_row_axes() const { return decoder.has_row_axes() && !vision.rows_as_text; }
 };
 
 class Model {

@@ -207,6 +207,27 @@ Value strided_rows(Tape& tape, const Value& x, int64_t step, int64_t first) {
   return y;
 }
 
+Value side_by_side(Tape& tape, const Value& x, int64_t count) {
+  const int64_t width = x.data.size(1);
+  Value y(x.data.reshape({-1, count * width}), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([width, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add(d_y.reshape({-1, width}));
+  });
+  return y;
+}
+
+Value mean_of_rows(Tape& tape, const Value& x, int64_t count) {
+  Value y(x.data.unflatten(0, {-1, count}).mean(1), tape.records(x));
+  if (!y.requires_grad()) return y;
+  tape.push([count, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add((d_y / count).unsqueeze(1).expand({-1, count, -1}).flatten(0, 1));
+  });
+  return y;
+}
+
 Value scale(Tape& tape, const Value& x, double factor) {
   Value y(x.data * factor, tape.records(x));
   if (!y.requires_grad()) return y;

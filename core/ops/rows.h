@@ -55,6 +55,10 @@ Value broadcast_row(Tape& tape, const Weight& row, int64_t rows);
 // x[first::step]: rows first, first + step, ... of x.
 Value strided_rows(Tape& tape, const Value& x, int64_t step, int64_t first);
 
+// Of each `count` rows of x, one after the other: their features side by side in one row, and their mean.
+Value side_by_side(Tape& tape, const Value& x, int64_t count);
+Value mean_of_rows(Tape& tape, const Value& x, int64_t count);
+
 // x * factor
 Value scale(Tape& tape, const Value& x, double factor);
 

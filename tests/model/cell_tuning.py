@@ -34,6 +34,8 @@ class CellPictures(Pictures):
         del inputs["attention_mask"]
         end = inputs["input_ids"].shape[1]
         logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
+        if len(logits) == end:  # of a model that does not know logits_to_keep
+            logits = logits[asked - 1:end - 1]
         return torch.nn.functional.cross_entropy(logits, answer[0], reduction="sum"), answer.numel(), end
 
     def mean_loss(self, model):

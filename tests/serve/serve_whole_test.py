@@ -77,11 +77,12 @@ def setUpModule():
     tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
     tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
+    tool("make-minicpm", folder / "minicpm", "--tokenizer", folder / "words")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
     for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "video-llama-3",
-                 "gemma4"):
+                 "gemma4", "minicpm"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -91,7 +92,7 @@ def setUpModule():
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
     for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
-                 "video-llama-3", "gemma4"):
+                 "video-llama-3", "gemma4", "minicpm"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -170,6 +171,9 @@ class WholeModels(unittest.TestCase):
 
     def test_paddleocr_vl_shares_pages_of_cells(self):
         self.check("paddleocr-vl.model")
+
+    def test_minicpm_shares_pages_of_cells(self):
+        self.check("minicpm.model")
 
     def test_glm_ocr_shares_pages_of_cells(self):
         self.check("glm-ocr.model")

@@ -1,6 +1,7 @@
 #include "model/encoder/cell_vit.h"
 
 #include "base/error.h"
+#include "model/encoder/learned_lines.h"
 #include "ops/gates.h"
 #include "ops/pointwise.h"
 #include "ops/rows.h"
@@ -27,7 +28,8 @@ namespace {
 constexpr const char* positions_map = "encoder.positions";
 // int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
 constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
-constexpr const char* windows_map = "encoder.windows"; // segments
+constexpr const char* windows_map = "encoder.windows";                       // segments
+constexpr const char* squares_of_patches_map = "encoder.squares_of_patches"; // segments that become one row each
 // int64 [slots * frames of a step]: the squares that each cell shows, in packs with videos.
 constexpr const char* squares_map = "encoder.squares";
 // int64 and float32 [patches, 4]: the learned positions around each patch, and their shares. Antialiased: the shares of
@@ -73,66 +75,6 @@ struct Windows {
       }
   }
 };
-
-// Where a line of `size` patches has its patch `index` on a line of `side` learned positions: between two neighbors, in
-// float32 as transformers computes it. Both lines end at the same margins, or with `centers` each position and each
-// patch is the middle of its equal share of the image, and those ahead of the first middle or behind the last are
-// there.
-struct Between {
-  std::array<int64_t, 2> neighbors;
-  std::array<float, 2> shares;
-
-  Between(int64_t index, int64_t size, int64_t side, bool centers) {
-    const auto patch = static_cast<float>(index), positions = static_cast<float>(side);
-    const float place = centers ? (patch + 0.5F) * positions / static_cast<float>(size) - 0.5F
-                                : patch * (positions - 1) / static_cast<float>(std::max<int64_t>(size - 1, 1)),
-                before = std::floor(place);
-    const auto first = static_cast<int64_t>(before);
-    neighbors = {std::clamp<int64_t>(first, 0, side - 1), std::clamp<int64_t>(first + 1, 0, side - 1)};
-    shares = {1 - (place - before), place - before};
-  }
-};
-
-// Where a line of `size` patches has its patch `index` on a line of `side` learned positions, as antialiased linear
-// interpolation has it: a share of each, computed in float32 as transformers does.
-std::vector<float> antialiased(int64_t index, int64_t size, int64_t side) {
-  const float scale = static_cast<float>(side) / static_cast<float>(size), reach = std::max(scale, 1.0F),
-              center = scale * (static_cast<float>(index) + 0.5F);
-  const auto first = std::max<int64_t>(static_cast<int64_t>(center - reach + 0.5F), 0),
-             end = std::min(static_cast<int64_t>(center + reach + 0.5F), side);
-  std::vector<float> shares(static_cast<size_t>(side));
-  float sum = 0;
-  for (int64_t place = first; place < end; ++place) {
-    const float distance = std::abs((static_cast<float>(place) - center + 0.5F) * (1 / reach));
-    sum += shares[static_cast<size_t>(place)] = std::max(1 - distance, 0.0F);
-  }
-  for (float& share : shares) share /= sum;
-  return shares;
-}
-
-// float32 [patches, learned positions]: the share of each, zeros for padding.
-at::Tensor antialiased_shares(const CellLayout& layout, int64_t merge, int64_t side) {
-  std::vector<at::Tensor> all;
-  int64_t rows = layout.slots * merge * merge;
-  for (const ImageGrid& image : layout.images) {
-    const auto lines_of = [&](int64_t size) {
-      std::vector<float> lines;
-      for (int64_t i = 0; i < size; ++i) {
-        const std::vector<float> shares = antialiased(i, size, side);
-        lines.insert(lines.end(), shares.begin(), shares.end());
-      }
-      return at::tensor(lines, at::kFloat);
-    };
-    // [rows, columns, lines of a cell, columns of a cell, lines of positions, columns of positions]
-    const at::Tensor lines = lines_of(image.rows * merge).view({image.rows, 1, merge, 1, side, 1}),
-                     columns = lines_of(image.columns * merge).view({1, image.columns, 1, merge, 1, side});
-    const at::Tensor step = (lines * columns).view({-1, side * side});
-    for (int64_t i = 0; i < image.steps; ++i) all.push_back(step);
-    rows -= image.steps * step.size(0);
-  }
-  all.push_back(at::zeros({rows, side * side}, at::kFloat));
-  return at::concat(all);
-}
 
 // The four learned positions around each patch, those of padding with shares of 0.
 struct LearnedPositions {
@@ -213,6 +155,25 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
       layer.after_mlp = norm(stem + names->after_mlp);
     }
   }
+  if (traits.merger) add_merger(vision + traits.merger, traits, parameters);
+}
+
+void CellVit::add_merger(const std::string& stem, const Traits& traits, Parameters& parameters) {
+  const auto norm = [&](const char* name) -> VitNorm {
+    return {parameters.weight(stem + name + ".weight"), parameters.weight(stem + name + ".bias"),
+            config_.layer_norm_eps};
+  };
+  const auto linear = [&](const char* name) { return fused(parameters, stem, {name}, true); };
+  merger_ = {{.before_attention = norm("layer_norm1"),
+              .before_mlp = {},
+              .qkv = {Linear{fused(parameters, stem, traits.qkv, true)}},
+              .out = Linear{linear(traits.out)},
+              .up = {},
+              .down = {},
+              .attends_to_windows = false},
+             norm("pre_norm"),
+             linear("linear_1"),
+             linear("linear_2")};
 }
 
 void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
@@ -225,23 +186,37 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
           .advise("crop or pad images that are so long and narrow");
   std::vector<int32_t> lines, columns;
   LearnedPositions learned;
-  for (const ImageGrid& image : layout.images)
+  const bool has_neighbors = has_learned_positions() && !config_.position_antialias;
+  for (const ImageGrid& image : layout.images) {
+    std::vector<Between> at_line, at_column;
+    if (has_neighbors) {
+      at_line = learned_line(image.rows * side, config_);
+      at_column = learned_line(image.columns * side, config_);
+    }
     for (int64_t patch = 0; patch < image.cells() * patches; ++patch) {
-      const int64_t cell = patch / patches % image.step_cells(), inner = patch % patches,
-                    line = cell / image.columns * side + inner / side,
-                    column = cell % image.columns * side + inner % side, grid = config_.position_side();
+      const int64_t cell = patch / patches % image.step_cells();
+      const auto [inner_line, inner_column] = place_in_cell(patch % patches);
+      const int64_t line = cell / image.columns * side + inner_line,
+                    column = cell % image.columns * side + inner_column;
       lines.push_back(static_cast<int32_t>(line));
       columns.push_back(static_cast<int32_t>(column));
-      if (has_learned_positions() && !config_.position_antialias)
-        learned.add({line, image.rows * side, grid, config_.position_centers},
-                    {column, image.columns * side, grid, config_.position_centers}, grid);
+      if (has_neighbors)
+        learned.add(at_line[static_cast<size_t>(line)], at_column[static_cast<size_t>(column)],
+                    config_.position_side());
     }
+  }
   if (config_.position_antialias)
     maps.tensors[shares_map] = antialiased_shares(layout, side, config_.position_side()).to(layout.device);
   else if (has_learned_positions())
     learned.add_to(maps, rows, layout.device);
   lines.resize(static_cast<size_t>(rows), 0);
   columns.resize(static_cast<size_t>(rows), 0);
+  if (merger_) {
+    const int64_t square = config_.merged_side() * config_.merged_side();
+    maps.segments[squares_of_patches_map] = segments_of(std::vector(static_cast<size_t>(rows / square), square),
+                                                        rows / square, rows, square, layout.device);
+    maps.segments[squares_of_patches_map].positions = at::Tensor();
+  }
   at::Tensor positions = at::stack({at::tensor(lines, at::kInt), at::tensor(columns, at::kInt)}),
              squares = squares_of(layout);
   if (has_windows()) {
@@ -272,8 +247,13 @@ Value CellVit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, co
 
 Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const {
   const int64_t own = patch_weight_.value().size(1);
-  const Value pixels(patches_of(cells_of(frames, maps), config_.patch_size, ops.options().dtype, ops.padded(own),
-                                config_.temporal_patch_size));
+  at::Tensor cells = cells_of(frames, maps);
+  if (merger_) { // the squares that they consist of, line by line
+    const int64_t side = config_.merged_side() * config_.patch_size;
+    cells = cells.unflatten(3, {-1, side}).unflatten(2, {-1, side}).permute({0, 2, 4, 1, 3, 5}).flatten(0, 2);
+  }
+  const Value pixels(
+      patches_of(cells, config_.patch_size, ops.options().dtype, ops.padded(own), config_.temporal_patch_size));
   if (channels_last_) {
     const at::Tensor numbers = pixels.data.narrow(1, 0, own);
     numbers.copy_(numbers.unflatten(1, {config_.num_channels, -1}).transpose(1, 2).flatten(1));
@@ -305,11 +285,16 @@ std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, con
   std::vector<Value> out(1);
   const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
   const at::Tensor positions = maps.tensors.at(positions_map);
+  const auto merging = static_cast<size_t>(merger_ ? config_.insert_layer_id : std::ssize(layers_));
+  const Segments squares = merger_ ? maps.segments.at(squares_of_patches_map) : Segments();
+  const Segments unmerged = merger_ ? unmerged_images(images) : images;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const Segments& segments = layer.attends_to_windows ? windows : images;
-    const auto block = [this, &ops, &layer, segments, positions](Tape& inner, const std::vector<Value>& in) {
-      return std::vector<Value>{pass(inner, ops, layer, in[0], segments, positions)};
+    const Segments& segments = layer.attends_to_windows ? windows : i <= merging ? unmerged : images;
+    const auto block = [this, &ops, &layer, segments, positions, squares,
+                        merges = i == merging](Tape& inner, const std::vector<Value>& in) {
+      const Value y = pass(inner, ops, layer, in[0], segments, positions);
+      return std::vector<Value>{merges ? merged(inner, ops, y, squares) : y};
     };
     x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
     if (std::ranges::count(config_.deepstack_visual_indexes, i) > 0) out.push_back(x);
@@ -319,23 +304,60 @@ std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, con
   return out;
 }
 
+std::array<int64_t, 2> CellVit::place_in_cell(int64_t patch) const {
+  const int64_t square = config_.merged_side(), across = config_.spatial_merge_size / square,
+                place = patch / (square * square), inner = patch % (square * square);
+  return {place / across * square + inner / square, place % across * square + inner % square};
+}
+
+// The segments of images whose squares of patches have not been merged.
+Segments CellVit::unmerged_images(const Segments& images) const {
+  const int64_t square = config_.merged_side() * config_.merged_side();
+  Segments out = images;
+  out.cu_seqlens = images.cu_seqlens * square;
+  out.positions = at::Tensor();
+  out.max_length *= square;
+  return out;
+}
+
+Value CellVit::merged(Tape& tape, Operations& ops, const Value& x, const Segments& squares) const {
+  const Layer& layer = merger_->layer;
+  const Value read = attend(tape, ops, layer, layer.before_attention(tape, ops, x), squares, {}),
+              attended = layer.out(tape, ops, read, x);
+  const int64_t square = config_.merged_side() * config_.merged_side();
+  return ops.gelu_mlp(tape, merger_->norm(tape, ops, ops::side_by_side(tape, attended, square)), merger_->first,
+                      merger_->second, ops::mean_of_rows(tape, attended, square), nullptr, ops::Gelu::tanh);
+}
+
 double CellVit::image_flops(const ImageGrid& image, bool trains) const {
   const int64_t width = config_.hidden_size, patches = config_.spatial_merge_size * config_.spatial_merge_size;
   const auto rows = static_cast<double>(image.cells() * patches),
              rows_of_step = static_cast<double>(image.step_cells() * patches);
   Windows windows;
   if (has_windows()) windows.add(image, window_side());
-  double pairs = 0; // of all layers
-  for (const Layer& layer : layers_)
+  double pairs = 0, layers_of_rows = 0; // of all layers; rows that are merged count as their part of the patches
+  int64_t index = 0;
+  const auto merged = static_cast<double>(config_.merged_side() * config_.merged_side());
+  for (const Layer& layer : layers_) {
+    const double share = merger_ && index++ > config_.insert_layer_id ? 1 / merged : 1;
+    layers_of_rows += share;
     if (!layer.attends_to_windows)
-      pairs += rows * rows_of_step;
+      pairs += rows * rows_of_step * share * share;
     else
       for (const int64_t cells : windows.lengths)
         pairs += static_cast<double>(cells * cells) * static_cast<double>(patches * patches);
+  }
+  double of_merger = 0; // products
+  if (merger_) {
+    const int64_t square = config_.merged_side() * config_.merged_side(), mlp = square * config_.intermediate_size;
+    pairs += rows * merged;
+    of_merger = rows * 4 * product_flops(width, width) +
+                rows / merged * (product_flops(square * width, mlp) + product_flops(mlp, width));
+  }
   const double layer =
       4 * product_flops(width, width) + (is_gated_ ? 3 : 2) * product_flops(width, config_.intermediate_size);
   const ForwardFlops embed{product_flops(patch_weight_.value().size(1), width) * rows, 0},
-      layers{layer * rows * static_cast<double>(layers_.size()), attention_pair_flops(width) * pairs};
+      layers{layer * rows * layers_of_rows + of_merger, attention_pair_flops(width) * pairs};
   return with_backward(embed, trains, false) + with_backward(layers, trains, trains);
 }
 

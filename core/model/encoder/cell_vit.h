@@ -1,19 +1,21 @@
 // CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
-// Qwen3.5, Pixtral, SigLIP 2, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR and Gemma 4, which differ in a few traits and in what
+// Qwen3.5, Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR and Gemma 4, which differ in a few traits and in what
 // their weights are called. A frame is a cell of an image, the square of patches that becomes one row of the decoder,
 // or the same square of a few frames of a video, whose steps are as images here. Queries and keys are rotated by the
 // patch's line, and by its column: the first half of a head's frequencies is for lines, the second for columns.
 // Qwen2.5-VL's layers attend to windows of an image, but for some that attend to the whole image; its rows are in the
-// windows' order meanwhile. From Qwen3-VL on patches have learned positions besides, those of a square grid
-// interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's have such positions alone. Gemma 4's have two
-// besides, one of the line and one of the column, and the first half of each of its heads is rotated by the column, the
-// second by the line.
+// windows' order meanwhile. Those of MiniCPM-V merge squares of 2 x 2 patches behind one layer, and have a cell's
+// patches square by square from the beginning. From Qwen3-VL on patches have learned positions besides, those of a
+// square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's have such positions alone. Gemma 4's
+// have two besides, one of the line and one of the column, and the first half of each of its heads is rotated by the
+// column, the second by the line.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
 #include "model/pack.h"
 
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace fvlm::model {
@@ -45,6 +47,7 @@ class CellVit : public Encoder {
       const char *after_attention, *after_mlp;
     };
     const NormedBranches* normed_branches = nullptr;
+    const char* merger = nullptr; // what merges squares of patches, see VisionConfig::insert_layer_id
   };
   CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
 
@@ -76,9 +79,16 @@ class CellVit : public Encoder {
     std::vector<Linear> up; // as qkv
     Linear down;
     bool attends_to_windows;
-    ops::Weight q_norm, k_norm;                   // undefined: there are none
+    ops::Weight q_norm = {}, k_norm = {};         // undefined: there are none
     VitNorm after_attention = {}, after_mlp = {}; // see Traits::NormedBranches
   };
+  // The attention of a square's patches to each other, without an MLP, and what makes one row of a square.
+  struct Merger {
+    Layer layer;
+    VitNorm norm;
+    Operations::Layer first, second;
+  };
+  void add_merger(const std::string& stem, const Traits& traits, Parameters& parameters);
   bool has_windows() const { return config_.window_size > 0; }
   bool has_learned_positions() const { return config_.num_position_embeddings > 0; }
   int64_t window_side() const { return std::max<int64_t>(1, config_.window_size / config_.image_size); } // in cells
@@ -86,11 +96,16 @@ class CellVit : public Encoder {
   at::Tensor squares_of(const CellLayout& layout) const;
   // [slots, 3, H, W], or with all frames of their steps [slots, frames, 3, H, W], in the order of windows.
   at::Tensor cells_of(const at::Tensor& frames, const PackMaps& maps) const;
+  // The line and the column of a cell's patch in the cell.
+  std::array<int64_t, 2> place_in_cell(int64_t patch) const;
   Value embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const;
   Value attend(Tape& tape, Operations& ops, const Layer& layer, const Value& normed, const Segments& segments,
                const at::Tensor& positions) const;
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
              const at::Tensor& positions) const;
+  Segments unmerged_images(const Segments& images) const;
+  // Rows of squares, of those of their patches.
+  Value merged(Tape& tape, Operations& ops, const Value& x, const Segments& squares) const;
   // The rest of a layer whose branches are normalized; `read`: what its attention made of x.
   Value finish_normed(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
 
@@ -100,6 +115,7 @@ class CellVit : public Encoder {
   VitNorm input_norm_, output_norm_; // an undefined weight: there is none
   ops::Rotary rotary_;
   std::vector<Layer> layers_;
+  std::optional<Merger> merger_;
 };
 
 } // namespace fvlm::model

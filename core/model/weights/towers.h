@@ -48,6 +48,11 @@ struct VisionConfig {
   bool position_antialias = false; // interpolated with antialiasing
   // Of cells: learned positions are those of the middles of equal squares of an image; false: they reach its margins.
   bool position_centers = false;
+  // Of cells: behind this layer, 0 being the first, the patches of each square of 2 x 2 attend to each other and become
+  // one row; -1: none do.
+  int64_t insert_layer_id = -1;
+  // Of cells: a decoder with M-RoPE counts their rows as it counts those of text.
+  bool rows_as_text = false;
   // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
   bool axial_rope = false;
   double rope_theta = 10000; // of such rotations
@@ -79,6 +84,8 @@ struct VisionConfig {
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   bool reads_cells() const { return spatial_merge_size > 0; }
+  // Patches along each side of the squares that become one row each.
+  int64_t merged_side() const { return insert_layer_id >= 0 ? 2 : 1; }
   // The number of a layer that counts from the last one, counted from the first.
   int64_t from_first(int64_t layer) const { return layer < 0 ? num_hidden_layers + 1 + layer : layer; }
   // Number of layers that the output depends on.

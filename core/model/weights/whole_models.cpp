@@ -323,6 +323,29 @@ WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   return out;
 }
 
+WholeModelFamily::Configs read_minicpm(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "minicpmv4_6_vision";
+  constexpr const char *insert = "insert_layer_id", *mode_key = "downsample_mode";
+  out.vision[insert] = reader.whole(insert, 6, -1, most_layers); // whatever the tower's config says
+  const std::string mode = reader.text(mode_key, "16x");
+  reader.refuse_unless(mode == "16x" || mode == "4x", mode_key, "16x and 4x are");
+  out.vision["spatial_merge_size"] = mode == "4x" ? 2 : 4;
+  reader.refuse_unless(!reader.flag("drop_vision_last_layer", false), "drop_vision_last_layer",
+                       "the connector reads the last layer");
+  reader.refuse_unless(reader.whole("merger_times", 1, 1, 64) == 1, "merger_times", "the connector merges rows once");
+  reader.refuse_unless(reader.square("merge_kernel_size", 2, 1, 64) == 2, "merge_kernel_size",
+                       "the connector merges squares of 2 x 2 rows");
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen3_5_text";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false); // whatever the text model says
+  const int64_t width = ConfigReader(out.vision, reader.where()).whole("hidden_size", 768, 1, most_features / 4);
+  out.connector = {{"kind", "lfm2_vl"}, {"factor", 2}, {"hidden", 4 * width}, {"norm_eps", 1e-6}};
+  out.image_token_id = image_token(reader, 248056);
+  return out;
+}
+
 // As transformers writes them, and as it calls them since 4.52.
 const std::vector<WholeModelFamily::Prefix> llava_names = {
     {"vision_tower.vision_model.", "vision."},       {"vision_tower.", "vision."},
@@ -375,6 +398,11 @@ const std::vector<WholeModelFamily::Prefix> glm_ocr_names = {{"model.visual.down
                                                              {"model.visual.", "vision."},
                                                              {"model.language_model.", "decoder.model."},
                                                              {"lm_head.", "decoder.lm_head."}};
+
+const std::vector<WholeModelFamily::Prefix> minicpm_names = {
+    {"model.vision_tower.", "vision."},    {"model.merger.mlp.0.pre_norm.", "connector.layer_norm."},
+    {"model.merger.mlp.0.", "connector."}, {"model.language_model.", "decoder.model."},
+    {"lm_head.", "decoder.lm_head."},      {"mtp.", "decoder.mtp."}};
 
 // The merger has the names that Qwen2-VL's has. Those of DeepStack have their own.
 std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
@@ -435,6 +463,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
        /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
       {"lfm2_vl", read_lfm2_vl, llava_names},
+      {"minicpmv4_6", read_minicpm, minicpm_names},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"glm_ocr", read_glm_ocr, glm_ocr_names},
       {"deepseek_vl", read_deepseek_vl, deepseek_vl_names},

@@ -1,4 +1,4 @@
-// The connector of LFM2-VL: a decoder row for every square of factor x factor patches.
+// The connector of LFM2-VL and MiniCPM-V 4.6: a decoder row for every square of factor x factor patches.
 #include "model/connector/framewise.h"
 #include "model/connector/lfm2_vl/settings.h"
 #include "model/encoder/vit_layer.h"
@@ -13,7 +13,8 @@ class Lfm2VlConnector : public FramewiseConnector {
     const auto linear = [&](const std::string& stem) -> Operations::Layer {
       return {parameters.weight(stem + ".weight"), settings.bias ? parameters.weight(stem + ".bias") : ops::Weight()};
     };
-    if (settings.norm) norm_ = {parameters.weight("layer_norm.weight"), parameters.weight("layer_norm.bias"), 1e-5};
+    if (settings.norm)
+      norm_ = {parameters.weight("layer_norm.weight"), parameters.weight("layer_norm.bias"), settings.norm_eps};
     first_ = linear("linear_1");
     second_ = linear("linear_2");
   }

@@ -11,12 +11,14 @@ Settings lfm2_vl_settings() {
       recipe::record<Lfm2Vl>(
           "Lfm2Vl", "lfm2_vl",
           "Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU "
-          "between them, as in LFM2-VL.")
+          "between them, as in LFM2-VL and MiniCPM-V 4.6.")
           .usage("fvlm.lfm2_vl { hidden = 2560 }")
           .field("factor", &Lfm2Vl::factor, recipe::integer(recipe::at_least(1)), Lfm2Vl::factor_doc)
           .field("hidden", &Lfm2Vl::hidden, recipe::integer(recipe::at_least(1)), "Numbers between the two linears.")
           .field("bias", &Lfm2Vl::bias, recipe::boolean(), "Whether the linears have biases.")
           .field("norm", &Lfm2Vl::norm, recipe::boolean(), "Whether squares are normalized.")
+          .field("norm_eps", &Lfm2Vl::norm_eps, recipe::number(recipe::above(0)),
+                 "The epsilon of this norm; MiniCPM-V has 1e-6.")
           .done());
 }
 
@@ -25,15 +27,17 @@ nlohmann::json Lfm2Vl::config_json() const {
   out["hidden"] = hidden;
   out["bias"] = bias;
   out["norm"] = norm;
+  if (norm_eps != usual_eps) out["norm_eps"] = norm_eps;
   return out;
 }
 
 void Lfm2Vl::read_config(ConfigReader& reader) {
-  reader.refuse_unknown(std::array{"kind", "factor", "hidden", "bias", "norm"});
+  reader.refuse_unknown(std::array{"kind", "factor", "hidden", "bias", "norm", "norm_eps"});
   factor = reader.whole("factor", 2, 1, 64);
   hidden = reader.whole("hidden", 2560, 1, most_features);
   bias = reader.flag("bias", true);
   norm = reader.flag("norm", true);
+  norm_eps = reader.number("norm_eps", usual_eps, 0, 1);
 }
 
 // Initialized as transformers does it.

@@ -1,5 +1,5 @@
-// The connector of LFM2-VL: a decoder row for every square of factor x factor patches, which a LayerNorm and two
-// linears take to the decoder.
+// The connector of LFM2-VL and MiniCPM-V 4.6: a decoder row for every square of factor x factor patches, which a
+// LayerNorm and two linears take to the decoder.
 #pragma once
 #include "model/connector/squares_of_patches.h"
 
@@ -13,6 +13,8 @@ struct Lfm2Vl : Cloneable<Lfm2Vl, SquaresOfPatches, plan::ConnectorSettings> {
 
   int64_t hidden = 2560;
   bool bias = true, norm = true;
+  double norm_eps = usual_eps;
+  static constexpr double usual_eps = 1e-5;
 };
 
 } // namespace fvlm::connector

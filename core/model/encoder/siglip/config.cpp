@@ -1,8 +1,11 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
 // Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and
-// those of PaddleOCR-VL (PaddleOCRVisionModel) and VideoLLaMA 3 (VideoLlama3VisionModel).
+// those of PaddleOCR-VL (PaddleOCRVisionModel), VideoLLaMA 3 (VideoLlama3VisionModel) and MiniCPM-V 4.6
+// (MiniCPMV4_6VisionModel).
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
+
+#include <fmt/format.h>
 
 #include <cmath>
 
@@ -25,10 +28,33 @@ bool is_video_llama(const std::string& model_type) {
   return model_type == "video_llama_3_vision";
 }
 
-// Frames are cells of images, whose learned positions, if there are any, are those of a square grid, interpolated.
+bool is_minicpm(const std::string& model_type) {
+  return model_type == "minicpmv4_6_vision";
+}
+
+// A cell is what becomes one row of the decoder: 4 x 4 patches, or where squares of patches stay as they are, 2 x 2.
+void read_minicpm(ConfigReader& reader, VisionConfig& out) {
+  out.num_position_embeddings = out.grid() * out.grid();
+  out.rows_as_text = true;
+  reader.refuse_unless(out.spatial_merge_size == 2 || out.spatial_merge_size == 4, "spatial_merge_size", "2 and 4 are");
+  reader.refuse_unless(reader.square("window_kernel_size", 2, 1, 64) == 2, "window_kernel_size",
+                       "the tower merges squares of 2 x 2 patches");
+  const int64_t layer = reader.whole("insert_layer_id", 6, -1, most_layers);
+  if (out.spatial_merge_size != 4) return;
+  out.insert_layer_id = layer;
+  reader.refuse_unless(layer >= 0 && layer < out.num_hidden_layers, "insert_layer_id",
+                       fmt::format("squares are merged behind one of the {} layers", out.num_hidden_layers));
+}
+
+// Frames are cells of images, whose learned positions, if there are any, are those of a square grid, interpolated or, of
+// MiniCPM-V, the nearest.
 void read_any_size(ConfigReader& reader, VisionConfig& out) {
   const bool is_paddle = is_paddleocr(out.model_type);
-  out.spatial_merge_size = reader.whole("spatial_merge_size", is_paddle ? 2 : 1, 1, 64); // import writes LFM2-VL's here
+  out.spatial_merge_size = reader.whole("spatial_merge_size",
+                                        is_minicpm(out.model_type) ? 4
+                                        : is_paddle                ? 2
+                                                                   : 1,
+                                        1, 64); // import writes it here for LFM2-VL and MiniCPM-V
   out.temporal_patch_size = 1;
   if (is_video_llama(out.model_type)) {
     reader.refuse_unless(out.spatial_merge_size == 1, "spatial_merge_size", "each patch of an image is a row: 1 is");
@@ -38,6 +64,8 @@ void read_any_size(ConfigReader& reader, VisionConfig& out) {
     out.num_position_embeddings = out.grid() * out.grid();
     out.position_centers = out.axial_rope = true;
     check_axial_rope(reader, out);
+  } else if (is_minicpm(out.model_type)) {
+    read_minicpm(reader, out);
   } else {
     constexpr int64_t most_positions = 1 << 16;
     out.num_position_embeddings = reader.whole("num_patches", 256, 1, most_positions);
@@ -51,8 +79,9 @@ void read_any_size(ConfigReader& reader, VisionConfig& out) {
 }
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
-  const bool siglip = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type),
-             video_llama = is_video_llama(model_type), is_base = siglip || video_llama;
+  const bool has_head = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type),
+             video_llama = is_video_llama(model_type), minicpm = is_minicpm(model_type),
+             is_base = has_head || video_llama || minicpm;
   VisionConfig defaults;
   defaults.model_type = model_type;
   defaults.hidden_size = is_base ? 768 : 1152;
@@ -64,10 +93,10 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   defaults.layer_norm_eps = 1e-6;
   defaults.hidden_act = "gelu_pytorch_tanh";
   defaults.initializer_range = 0.02;
-  defaults.position_buckets = !is_base && !paddle;
+  defaults.position_buckets = !has_head && !video_llama && !paddle;
   VisionConfig out = read_vit(reader, defaults);
-  out.vision_use_head = siglip && reader.flag("vision_use_head", true);
-  if (is_siglip2(model_type) || paddle || video_llama) read_any_size(reader, out);
+  out.vision_use_head = has_head && reader.flag("vision_use_head", true);
+  if (is_siglip2(model_type) || paddle || video_llama || minicpm) read_any_size(reader, out);
   reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
                        "there is no class token that could be dropped");
   return out;
@@ -85,8 +114,27 @@ nlohmann::json write(const VisionConfig& config) {
   } else if (config.reads_cells()) {
     out["image_size"] = config.patch_size * config.position_side();
   }
+  if (config.insert_layer_id >= 0) out["insert_layer_id"] = config.insert_layer_id;
   if (config.spatial_merge_size > 1 || config.axial_rope) out["spatial_merge_size"] = config.spatial_merge_size;
   return out;
+}
+
+// What merges squares of patches; it is in all files, used or not.
+void add_merger(const VisionConfig& config, WeightLayout& out, const Initializer& fill) {
+  const Initializer zero, one{Initializer::Kind::constant, 1};
+  const int64_t width = config.hidden_size, square = 4 * width, mlp = 4 * config.intermediate_size;
+  const auto add = [&](const std::string& stem, std::vector<int64_t> shape, const Initializer& weight) {
+    const int64_t outputs = shape[0];
+    const bool is_used = config.insert_layer_id >= 0;
+    out.tensors.push_back({"vit_merger." + stem + ".weight", std::move(shape), weight, is_used});
+    out.tensors.push_back({"vit_merger." + stem + ".bias", {outputs}, zero, is_used});
+  };
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"})
+    add(name, {width, width}, fill);
+  add("layer_norm1", {width}, one);
+  add("pre_norm", {square}, one);
+  add("linear_1", {mlp, square}, fill);
+  add("linear_2", {width, mlp}, fill);
 }
 
 WeightLayout layout(const VisionConfig& config) {
@@ -119,6 +167,7 @@ WeightLayout layout(const VisionConfig& config) {
   if (is_video_llama(config.model_type))
     std::erase_if(out.tensors,
                   [](const TensorSpec& spec) { return spec.name == "embeddings.position_embedding.weight"; });
+  if (is_minicpm(config.model_type)) add_merger(config, out, plain);
   // What published files of PaddleOCR-VL have besides, and transformers does not read.
   if (is_paddleocr(config.model_type))
     out.ignored.insert(out.ignored.end(), {"embeddings.packing_position_embedding.weight", "head.*"});
@@ -141,6 +190,11 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
+int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
+  const int64_t side = config.merged_side();
+  return vit_tokens_per_frame<false>(config, height, width) / (side * side);
+}
+
 } // namespace
 
 EncoderFamily siglip_family() {
@@ -149,13 +203,14 @@ EncoderFamily siglip_family() {
                     {"siglip2_vision_model", "Siglip2VisionModel", "siglip2"},
                     {"paddleocr_vl_vision", "PaddleOCRVisionModel"},
                     {"video_llama_3_vision", "VideoLlama3VisionModel"},
+                    {"minicpmv4_6_vision", "MiniCPMV4_6VisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,
           .write = write,
           .layout = layout,
           .fused_weights = vit_fused_weights(),
-          .tokens_per_frame = vit_tokens_per_frame<false>};
+          .tokens_per_frame = token_count};
 }
 
 } // namespace fvlm

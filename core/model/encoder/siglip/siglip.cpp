@@ -1,8 +1,9 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
 // embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way. SigLIP 2's, PaddleOCR-VL's and VideoLLaMA 3's read
-// cells of images of any size, the first one's patches as a linear does, the others' as a convolution. VideoLLaMA 3's
-// has no learned positions.
+// position embeddings of frames of other sizes in their own way. SigLIP 2's, PaddleOCR-VL's, VideoLLaMA 3's and
+// MiniCPM-V's read cells of images of any size, the first one's patches as a linear does, the others' as a convolution.
+// VideoLLaMA 3's has no learned positions, and MiniCPM-V's makes one row of each square of 2 x 2 patches behind one of
+// its layers.
 #include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
@@ -23,8 +24,9 @@ std::unique_ptr<Encoder> siglip_encoder(const VisionConfig& config, Parameters& 
                                  .down = "mlp.fc2",
                                  .output_norm = "post_layernorm",
                                  .rotates = config.axial_rope,
-                                 .channels_last = !config.axial_rope,
-                                 .patch_bias = true};
+                                 .channels_last = config.position_antialias,
+                                 .patch_bias = true,
+                                 .merger = config.insert_layer_id >= 0 ? "vit_merger." : nullptr};
     return std::make_unique<CellVit>(config, traits, parameters);
   }
   const Vit::Traits traits = Vit::clip_traits(/*class_token=*/false, /*patch_bias=*/true, /*output_normed=*/true);
