@@ -47,7 +47,7 @@ function fvlm.recipe(table) end
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.HunyuanVl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM. In pixels. Default: `224`.
 ---@field adapters? fvlm.Lora|(fvlm.Lora)[] Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.
 ---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
@@ -255,6 +255,20 @@ function fvlm.qwen2_vl(table) end
 ---@param table fvlm.GlmOcr
 ---@return fvlm.GlmOcr
 function fvlm.glm_ocr(table) end
+
+---The normalized patches of each square side by side in one row, two linears with a GELU between them, and a linear
+---that makes a row of the decoder of that, normalized; with learned rows at the end of each line of squares, before
+---an image and behind it, as in HunyuanOCR.
+---@class fvlm.HunyuanVl
+---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `2`.
+---@field norm_eps? number The epsilon of both norms. Default: `1e-5`.
+
+---The normalized patches of each square side by side in one row, two linears with a GELU between them, and a linear
+---that makes a row of the decoder of that, normalized; with learned rows at the end of each line of squares, before
+---an image and behind it, as in HunyuanOCR.
+---@param table fvlm.HunyuanVl
+---@return fvlm.HunyuanVl
+function fvlm.hunyuan_vl(table) end
 
 ---The normalized patches of each square side by side in one row, a linear that makes one patch of them, and two
 ---linears with a GELU between them, as in Mistral Small 3.1 and Ministral 3.

@@ -29,6 +29,11 @@ int64_t most_picture_rows(const FrameLines& frame, int64_t rows, int64_t columns
 
 int64_t most_rows_per_frame(const plan::VisualRows& rows, const std::optional<ImageProcessor>& processor) {
   if (!processor || !rows.in_place) return rows.per_frame;
+  if (processor->tile && processor->tile_form == TileForm::hunyuan) { // each cell may be a line of its own
+    const int64_t cells = std::max<int64_t>(1, processor->min_pixels / (*processor->tile * *processor->tile)),
+                  most = 2 * cells + 2;
+    return (most + cells - 1) / cells;
+  }
   const bool is_pooled = processor->tile_form == TileForm::llava_onevision;
   if (!processor->tile || !(is_pooled || processor->tile_form == TileForm::llava_next)) return rows.per_frame;
   const auto frame = FrameLines::of(rows.per_frame, is_pooled);

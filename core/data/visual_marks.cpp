@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "recipe/frame_lines.h"
+#include "recipe/image_row_order.h"
 #include "recipe/placeholders.h"
 
 #include <fmt/format.h>
@@ -140,8 +141,36 @@ std::vector<TokenId> minicpm_text(const Tokenizer& tokenizer, TileGrid grid, int
   return ids;
 }
 
-// What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL and GLM-OCR write the tokens
-// around it themselves.
+// Numbered placeholders of a row before the cells, of each line of cells with a newline behind it, and of one behind
+// all.
+std::vector<TokenId> hunyuan_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame,
+                                  int64_t first_row) {
+  if (rows_per_frame != ImageRowOrder::rows_per_cell)
+    throw Error(ErrorKind::data,
+                "images of HunyuanOCR have rows before, between and behind their lines of cells, and "
+                "the connector makes {} of a cell",
+                counted(rows_per_frame, "row"))
+        .advise("use the connector fvlm.hunyuan_vl {{ }}, or the image processor of another model");
+  constexpr TileFormTraits form = traits_of(TileForm::hunyuan);
+  std::vector<TokenId> ids{special_token(tokenizer, form.before)};
+  const auto append = [&](int64_t cell, int64_t row) {
+    ids.push_back(numbered_placeholder(first_row + cell * rows_per_frame + row));
+  };
+  const TokenId end = special_token(tokenizer, form.behind);
+  const int64_t cells = grid.rows * grid.columns;
+  if (cells == 0) return ids; // there is no image, but what its rows need
+  append(0, ImageRowOrder::begin);
+  for (int64_t cell = 0; cell < cells; ++cell) {
+    append(cell, ImageRowOrder::own);
+    if ((cell + 1) % grid.columns == 0) append(cell, ImageRowOrder::newline);
+  }
+  append(cells - 1, ImageRowOrder::end);
+  ids.push_back(end);
+  return ids;
+}
+
+// What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL, GLM-OCR and HunyuanOCR write
+// the tokens around it themselves.
 std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image,
                                   TileForm form) {
   if (image.front() == visual_placeholder) return image; // nothing stands before it
@@ -281,6 +310,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   switch (form) {
   case TileForm::idefics3:
     return idefics3_text(tokenizer, grid, rows_per_frame);
+  case TileForm::hunyuan:
+    return hunyuan_text(tokenizer, grid, rows_per_frame, first_row);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::lfm2_vl:

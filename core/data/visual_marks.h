@@ -44,7 +44,8 @@ struct MarkedFrames {
 // those of the whole image. LLaVA-NeXT: no tokens, but numbered placeholders, `first_row` being the image's first
 // visual row of the sample: the patches of the whole image, and then line by line those of all tiles as one picture
 // without its margins, with the row of a newline behind each line. LLaVA-OneVision: the same, and a picture of many
-// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one. LFM2-VL:
+// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one. HunyuanOCR: numbered placeholders, see
+// ImageRowOrder. LFM2-VL:
 // those of each tile behind <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. MiniCPM-V:
 // those of each part between <slice> and </slice> behind those of the whole image, a line break between lines of parts,
 // and the image's number between <image_id> and </image_id> before all. The same ids as those of transformers'

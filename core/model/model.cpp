@@ -42,7 +42,7 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
                                                                                                    : "fvlm.qwen2_vl");
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
   for (const DecoderConfig& other : config.further)
-    if (other.has_row_axes() != config.decoder.has_row_axes())
+    if (other.row_axes() != config.decoder.row_axes())
       throw Error(ErrorKind::data, "decoders with and without M-RoPE cannot read the same frames")
           .advise("take decoders that all have 'mrope_section' in their config.json, or none that has");
   Parts parts{*encoder_, *decoder_, speed};
@@ -88,7 +88,7 @@ FrameReader Model::frame_reader(int64_t height, int64_t width) const {
           config_.connector->rows_per_frame([&] { return tokens; }),
           encoder_->reads_bytes(),
           encoder_->reads_cells() ? encoder_.get() : nullptr,
-          config_.has_row_axes(),
+          config_.row_axes(),
           config_.vision.tokens_per_second};
 }
 

@@ -20,8 +20,8 @@ struct ModelConfig {
   Adapters adapters = {};
 
   std::vector<DecoderConfig> decoders() const;
-  // Whether the decoder's rows have positions on three axes: see row_positions.h.
-  bool has_row_axes() const { return decoder.has_row_axes() && !vision.rows_as_text; }
+  // On which the decoder's rows have positions: see row_positions.h.
+  RowAxes row_axes() const { return vision.rows_as_text ? RowAxes::none : decoder.row_axes(); }
 };
 
 class Model {

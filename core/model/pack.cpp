@@ -52,17 +52,16 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
 // The maps of a pack, filled sample by sample.
 struct Maps {
   explicit Maps(const FrameReader& reader)
-      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second),
-        has_row_axes(reader.has_row_axes) {}
+      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second), row_axes(reader.row_axes) {}
 
   const int64_t rows_per_frame, tokens_per_second;
-  const bool has_row_axes;
+  const RowAxes row_axes;
   std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
-  std::vector<int64_t> prompt_lengths;           // of each text: its rows before the first label
-  std::array<std::vector<int32_t>, 3> positions; // of the decoder's rows, on each axis
+  std::vector<int64_t> prompt_lengths;                       // of each text: its rows before the first label
+  std::array<std::vector<int32_t>, most_row_axes> positions; // of the decoder's rows, on each axis
 
   int64_t all_frames = 0;
   bool has_numbered = false; // placeholders
@@ -87,8 +86,9 @@ struct Maps {
       const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
       // On one axis the rows of an image count as text, and may have text between them.
-      RowCounter counter(has_row_axes ? std::span<const ImageGrid>(sample.grids) : std::span<const ImageGrid>(),
-                         tokens_per_second);
+      RowCounter counter(row_axes != RowAxes::none ? std::span<const ImageGrid>(sample.grids)
+                                                   : std::span<const ImageGrid>(),
+                         tokens_per_second, row_axes);
       if (placeholders_of(text.tokens) == 0)
         while (source < first_token + frames * rows_per_frame) add_visual_row(source++, counter);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
@@ -461,7 +461,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   pack.sequence.is_text =
       at::zeros({capacity.rows, 1}, options.dtype(at::kFloat)).index_fill(0, tensor_of(maps.text_rows, device), 1);
   pack.texts = segments_of(maps.text_lengths, capacity.sequences, capacity.rows, capacity.longest_sequence, device);
-  if (reader.has_row_axes && capacity.frames > 0) {
+  if (reader.row_axes != RowAxes::none && capacity.frames > 0) {
     std::vector<at::Tensor> axes;
     for (std::vector<int32_t>& axis : maps.positions) {
       axis.resize(static_cast<size_t>(capacity.rows), 0);

@@ -106,7 +106,7 @@ struct FrameReader {
   int64_t rows_per_frame;
   bool reads_bytes = false;
   const Encoder* of_cells = nullptr; // where frames are cells of images
-  bool has_row_axes = false;         // the decoder's rows have positions on three axes: see row_positions.h
+  RowAxes row_axes = RowAxes::none;  // of the positions of the decoder's rows: see row_positions.h
   int64_t tokens_per_second = 0;     // by which those in time grow in a video
 };
 

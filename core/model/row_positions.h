@@ -1,8 +1,15 @@
-// Positions of decoder rows as M-RoPE has them: on three axes, which are time, height and width. A row of text has one
-// number on all of them, as anywhere else. The cells of an image have the number of the image's first row for time, and
-// from there on their line and their column; what follows goes on behind the largest line or column. Those of a video
-// have the same lines and columns in each step, and their numbers for time grow from step to step.
+// Positions of decoder rows on several axes. A row of text has one number on all of them, as anywhere else.
+//
+// M-RoPE has three axes, which are time, height and width. The cells of an image have the number of the image's first
+// row for time, and from there on their line and their column; what follows goes on behind the largest line or column.
+// Those of a video have the same lines and columns in each step, and their numbers for time grow from step to step.
+//
+// XD-RoPE has four axes, which are the row's place in the sequence, width, height and image. An image has a row before
+// its cells, one behind each line of them, and one behind all. The first and the last one count as text; the others
+// have their column, their line and the number of their image in the sequence, and their place in the sequence, which
+// goes on behind the image.
 #pragma once
+#include "model/weights/towers.h"
 #include "recipe/image_grid.h"
 
 #include <array>
@@ -16,23 +23,25 @@ namespace fvlm::model {
 // side by side, or all rows of the prompt, which are those before the first label.
 enum class BidirectionalRows { none, visual, prompt };
 
-using RowPosition = std::array<int32_t, 3>;
+// By axis. The fourth one is not read with M-RoPE, and is then that of time.
+inline constexpr size_t most_row_axes = 4;
+using RowPosition = std::array<int32_t, most_row_axes>;
 
 constexpr RowPosition equal_positions(int64_t position) {
   const auto each = static_cast<int32_t>(position);
-  return {each, each, each};
+  return {each, each, each, each};
 }
 
 constexpr bool are_equal(const RowPosition& position) {
-  return position[0] == position[1] && position[1] == position[2];
+  return position == equal_positions(position[0]);
 }
 
 // Counts the rows of one text. Rows of frames that are no cells of images count as text.
 class RowCounter {
  public:
   // `tokens_per_second`: how the numbers for time grow in a video; 0: by one from step to step.
-  explicit RowCounter(std::span<const ImageGrid> grids, int64_t tokens_per_second = 0)
-      : grids_(grids), tokens_per_second_(tokens_per_second) {}
+  explicit RowCounter(std::span<const ImageGrid> grids, int64_t tokens_per_second = 0, RowAxes axes = RowAxes::mrope)
+      : grids_(grids), tokens_per_second_(tokens_per_second), axes_(axes) {}
 
   // Of the next row. Throws Error(data) for text between the cells of an image.
   RowPosition text();
@@ -41,10 +50,14 @@ class RowCounter {
   int64_t next() const { return next_; }
 
  private:
+  RowPosition of_image_with_lines();
+
   std::span<const ImageGrid> grids_; // of the images and videos that are not over
   int64_t tokens_per_second_;
-  int64_t cell_ = 0; // of the first of them, that is next
-  int64_t next_ = 0; // behind the rows of text and the images that are over
+  RowAxes axes_;
+  int64_t cell_ = 0;  // of the first of them, that is next; with XD-RoPE, the row
+  int64_t image_ = 0; // that this one is
+  int64_t next_ = 0;  // behind the rows of text and the images that are over
 };
 
 // The positions of a sequence that is generated: of the prompt's rows, and of all that follow.
@@ -52,7 +65,8 @@ class SequencePositions {
  public:
   SequencePositions() = default; // each row's number
   // `rows`: tokens; visual_placeholder where a visual row stands.
-  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids, int64_t tokens_per_second = 0);
+  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids, int64_t tokens_per_second = 0,
+                    RowAxes axes = RowAxes::mrope);
 
   RowPosition of(int64_t row) const;
 

@@ -233,7 +233,7 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
 Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                          const at::Tensor& positions) {
   const bool has_axes = positions.dim() > 1;
-  if (has_axes && (!rotary.axes.defined() || rotary.axes.size(0) != positions.size(0)))
+  if (has_axes && (!rotary.axes.defined() || rotary.axes.size(0) > positions.size(0)))
     throw Error(ErrorKind::internal, "rows have positions on {} axes, and the rotary embedding has not as many",
                 positions.size(0));
   auto query = kernels_query(FVLM_OP_ROPE,
@@ -252,7 +252,7 @@ Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head
     };
     if (!has_axes) return apply(positions, rotary.frequencies);
     // A rotation by 0 leaves a pair as it is to the last bit, so that these are one rotation.
-    for (int64_t axis = 0; axis < positions.size(0); ++axis) apply(positions[axis], rotary.axes[axis]);
+    for (int64_t axis = 0; axis < rotary.axes.size(0); ++axis) apply(positions[axis], rotary.axes[axis]);
   };
   rotate(x.data, false);
   if (!tape.records(x)) return x;

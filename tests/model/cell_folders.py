@@ -31,6 +31,10 @@ class CellFolders:
         """Tokens of an image."""
         return [IMAGE + 1] + [IMAGE] * (lines * columns) + [IMAGE + 2]
 
+    def placeholders(self, grids):
+        """The visual rows that the images' tokens are of, if they are not all in order."""
+        return ()
+
     def given_images(self, config, images, grids):
         """What transformers' model gets of a text's images, [3, height, width] each."""
         raise NotImplementedError
@@ -78,9 +82,13 @@ class CellFolders:
         save_file({"frames": torch.cat(own), "frame_counts": torch.tensor([len(one) for one in own]),
                    "image_grids": torch.tensor([grid for pictures in self.pictures for grid in pictures]),
                    "image_counts": torch.tensor([len(pictures) for pictures in self.pictures]),
-                   "input_ids": torch.tensor([-1 if token == IMAGE else token for text in self.texts() for token in text]),
+                   "input_ids": torch.tensor([token for text, grids in zip(self.texts(), self.pictures) for token in self.with_placeholders(text, grids)]),
                    "loss_mask": torch.cat(self.masks()).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in self.texts()])}, path)
         return path
+
+    def with_placeholders(self, text, grids):
+        rows = iter([-16 - row for row in self.placeholders(grids)] or [-1] * text.count(IMAGE))
+        return [next(rows) if token == IMAGE else token for token in text]
 
     def inputs(self, config):
         """What transformers' model gets of each text."""

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
-                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, GlmOcrTextConfig, GlmOcrTextModel, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, GlmOcrTextConfig, GlmOcrTextModel, HunYuanDenseV1Config, HunYuanVLTextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3_5TextConfig, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.glm_ocr.modeling_glm_ocr import GlmOcrPreTrainedModel
+from transformers.models.hunyuan_vl.modeling_hunyuan_vl import HunYuanVLPreTrainedModel, HunYuanVLTextModel
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLPreTrainedModel
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLPreTrainedModel
@@ -96,6 +97,9 @@ MODELS = {
     "glm4-plain": (Glm4Config, {"head_dim": 24, "attention_bias": False, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "glm_ocr": (GlmOcrTextConfig, {"rope_parameters": MROPE}),
     "glm_ocr-partial": (GlmOcrTextConfig, {"head_dim": 16, "rope_parameters": MROPE | {"partial_rotary_factor": 0.75}}),
+    "hunyuan_v1_dense": (HunYuanDenseV1Config, {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}}),
+    "hunyuan_v1_dense-yarn": (HunYuanDenseV1Config, {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN}),
+    "hunyuan_vl": (HunYuanVLTextConfig, {"head_dim": 12, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0, "mrope_section": [1, 2, 1, 2]}}),
     "lfm2": (Lfm2Config, {"full_attn_idxs": [1], "block_multiple_of": 8}),
     "lfm2-biases": (Lfm2Config, {"layer_types": ["full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 5,
                                  "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),
@@ -138,11 +142,15 @@ class Qwen3VLWithHead(Qwen2VLWithHead, Qwen3VLPreTrainedModel):
     config_class, text_model = Qwen3VLTextConfig, Qwen3VLTextModel
 
 
+class HunYuanVLWithHead(Qwen2VLWithHead, HunYuanVLPreTrainedModel):
+    config_class, text_model = HunYuanVLTextConfig, HunYuanVLTextModel
+
+
 class GlmOcrWithHead(Qwen2VLWithHead, GlmOcrPreTrainedModel):
     config_class, text_model = GlmOcrTextConfig, GlmOcrTextModel
 
 
-WITH_HEAD = {GlmOcrTextConfig: GlmOcrWithHead, Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead, Qwen3VLTextConfig: Qwen3VLWithHead}
+WITH_HEAD = {HunYuanVLTextConfig: HunYuanVLWithHead, GlmOcrTextConfig: GlmOcrWithHead, Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead, Qwen3VLTextConfig: Qwen3VLWithHead}
 
 
 def draw(model):
@@ -320,7 +328,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "ernie4_5", "qwen3_5", "lfm2"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "ernie4_5", "hunyuan_v1_dense", "qwen3_5", "lfm2"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

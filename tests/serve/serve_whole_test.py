@@ -79,10 +79,11 @@ def setUpModule():
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
     tool("make-minicpm", folder / "minicpm", "--tokenizer", folder / "words")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
+    tool("make-hunyuan-ocr", folder / "hunyuan-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "video-llama-3",
-                 "gemma4", "minicpm"):
+    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
+                 "video-llama-3", "gemma4", "minicpm"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -92,7 +93,7 @@ def setUpModule():
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
     for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
-                 "video-llama-3", "gemma4", "minicpm"):
+                 "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -184,6 +185,9 @@ class WholeModels(unittest.TestCase):
 
     def test_video_llama_3_shares_pages_of_cells(self):
         self.check("video-llama-3.model")
+
+    def test_hunyuan_ocr_shares_pages_of_cells(self):
+        self.check("hunyuan-ocr.model")
 
     def test_gemma4_shares_pages_of_cells_and_keys_of_layers(self):
         self.check("gemma4.model")

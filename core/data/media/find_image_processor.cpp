@@ -72,10 +72,9 @@ Json completed(Json images, const Json& processor) {
   if (processor.contains("processor_class") && !images.contains("processor_class"))
     images["processor_class"] = processor["processor_class"];
   const Json type = images.value("image_processor_type", Json());
-  constexpr const char* special_tokens = "use_image_special_tokens"; // of LFM2-VL
-  if (processor.contains(special_tokens)) images[special_tokens] = processor[special_tokens];
-  constexpr const char* numbers = "use_image_id"; // of MiniCPM-V
-  if (processor.contains(numbers) && !processor[numbers].is_null()) images[numbers] = processor[numbers];
+  // Of LFM2-VL, MiniCPM-V and HunyuanOCR.
+  for (const char* of_both : {"use_image_special_tokens", "use_image_id", "cat_extra_token"})
+    if (processor.contains(of_both) && !processor[of_both].is_null()) images[of_both] = processor[of_both];
   const bool is_of_lighton = is_of_lighton_ocr(images);
   if ((processor.empty() && !is_of_lighton) || !type.is_string() ||
       !type.get_ref<const std::string&>().starts_with("PixtralImage"))

@@ -154,9 +154,9 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   positions = on_first_axis;
   if (sizes_.has_axes) {
     const at::Tensor second = next(sizes_.rows);
-    positions =
-        on_first_axis.as_strided({3, sizes_.rows}, {second.storage_offset() - on_first_axis.storage_offset(), 1});
-    (void)next(sizes_.rows);
+    positions = on_first_axis.as_strided({most_row_axes, sizes_.rows},
+                                         {second.storage_offset() - on_first_axis.storage_offset(), 1});
+    for (size_t axis = 2; axis < most_row_axes; ++axis) (void)next(sizes_.rows);
   }
   sequences = next(sizes_.rows);
   lengths = next(sizes_.rows);

@@ -63,12 +63,12 @@ struct PassRows {
   std::vector<int32_t> lengths;                      // of each row: how many rows of its sequence it attends to
   std::vector<int32_t> first;                        // of each row, see append()
   bool has_ranges = false;                           // whether some row attends to one behind it, or outside of windows
-  std::array<std::vector<int32_t>, 3> rotary;        // of each row, on each axis
-  bool has_axes = false;                             // whether some row has not the same one on all axes
-  std::vector<int32_t> places;                       // of each row, among all rows of all pages
-  std::vector<int32_t> outputs;                      // rows whose logits are wanted
-  std::vector<std::vector<int32_t>> pages;           // of each sequence
-  std::vector<int32_t> slots, begins;                // of each sequence: where its states are; its first row here
+  std::array<std::vector<int32_t>, most_row_axes> rotary; // of each row, on each axis
+  bool has_axes = false;                                  // whether some row has not the same one on all axes
+  std::vector<int32_t> places;                            // of each row, among all rows of all pages
+  std::vector<int32_t> outputs;                           // rows whose logits are wanted
+  std::vector<std::vector<int32_t>> pages;                // of each sequence
+  std::vector<int32_t> slots, begins;                     // of each sequence: where its states are; its first row here
 };
 
 // The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding

@@ -78,13 +78,14 @@ struct Windows {
 
 // The four learned positions around each patch, those of padding with shares of 0.
 struct LearnedPositions {
-  std::vector<int64_t> index;
-  std::vector<float> shares;
+  int64_t first = 0; // of the table's rows
+  std::vector<int64_t> index = {};
+  std::vector<float> shares = {};
 
   void add(const Between& line, const Between& column, int64_t side) {
     for (size_t i = 0; i < 2; ++i)
       for (size_t j = 0; j < 2; ++j) {
-        index.push_back(line.neighbors[i] * side + column.neighbors[j]);
+        index.push_back(first + line.neighbors[i] * side + column.neighbors[j]);
         shares.push_back(line.shares[i] * column.shares[j]);
       }
   }
@@ -185,7 +186,7 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
                   image.columns * side, image.rows * side, most)
           .advise("crop or pad images that are so long and narrow");
   std::vector<int32_t> lines, columns;
-  LearnedPositions learned;
+  LearnedPositions learned{config_.position_class ? 1 : 0};
   const bool has_neighbors = has_learned_positions() && !config_.position_antialias;
   for (const ImageGrid& image : layout.images) {
     std::vector<Between> at_line, at_column;

@@ -16,17 +16,18 @@ namespace {
 
 using Type = RopeScaling::Type;
 
+constexpr const char *dynamic = "dynamic", *alpha_key = "alpha";
 // Dynamic scaling begins beyond max_position_embeddings, where no text of ours ends.
 constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::none},
                                                              {"linear", Type::linear},
                                                              {"llama3", Type::llama3},
                                                              {"yarn", Type::yarn},
-                                                             {"dynamic", Type::none}}};
+                                                             {dynamic, Type::none}}};
 constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved",
                      *beta_key = "llama_4_scaling_beta", *partial_key = "partial_rotary_factor";
 constexpr const char *full_key = "full_attention", *sliding_key = "sliding_attention",
                      *local_theta_key = "rope_local_base_freq";
-constexpr double max_theta = 1e12, max_factor = 1e6;
+constexpr double max_theta = 1e12, max_factor = 1e6, min_alpha = 1e-6, max_alpha = 1e9;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
 void require_full_rotation(ConfigReader& config) {
@@ -84,10 +85,10 @@ void read_yarn(ConfigReader& config, int64_t max_position_embeddings, RopeScalin
 }
 
 RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& inner, int64_t max_position_embeddings,
-                         bool has_mrope) {
+                         const Rope& defaults) {
   RopeScaling scaling;
   const std::string name = inner.text("rope_type", inner.text("type", "default"));
-  if (has_mrope && name == "mrope") return scaling; // the default frequencies, whatever the axis
+  if (!defaults.mrope_section.empty() && name == "mrope") return scaling; // the default frequencies, whatever the axis
   const auto* type = std::find_if(types.begin(), types.end(), [&](const auto& one) { return one.first == name; });
   if (type == types.end()) {
     config.problems().add("'{}' of the type {} is not supported: default, linear, dynamic, llama3 and yarn are", key,
@@ -95,6 +96,10 @@ RopeScaling read_scaling(ConfigReader& config, const char* key, ConfigReader& in
     return scaling;
   }
   scaling.type = type->second;
+  if (name == dynamic && defaults.may_have_alpha && number_or(inner, alpha_key, 0, max_alpha) != 0) {
+    scaling.type = Type::alpha;
+    scaling.alpha = inner.number(alpha_key, std::nullopt, min_alpha, max_alpha);
+  }
   if (scaling.type == Type::linear) scaling.factor = inner.number("factor", std::nullopt, 1, max_factor);
   if (scaling.type != Type::llama3 && scaling.type != Type::yarn) return scaling;
   // transformers prefers the key of the whole config.
@@ -163,7 +168,7 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
                                                : "this model has one axis behind the other");
   if (inner.has("rope_theta")) rope.theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
   read_partial_rotation(inner, rope);
-  rope.scaling = read_scaling(config, key, inner, max_position_embeddings, has_mrope);
+  rope.scaling = read_scaling(config, key, inner, max_position_embeddings, defaults);
   for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
   return rope;
 }
@@ -177,7 +182,7 @@ Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, c
   const auto read = [&](ConfigReader& inner, const char* key, double& theta) {
     if (inner.has("rope_theta")) theta = inner.number("rope_theta", std::nullopt, 1, max_theta);
     require_full_rotation(inner);
-    const RopeScaling scaling = read_scaling(config, key, inner, max_position_embeddings, false);
+    const RopeScaling scaling = read_scaling(config, key, inner, max_position_embeddings, {});
     for (const std::string& problem : inner.problems().list()) config.problems().add("{}: {}", key, problem);
     return scaling;
   };
@@ -209,10 +214,15 @@ void write_rope(nlohmann::json& config, const Rope& rope) {
   if (scaling.type == Type::none && rope.mrope_section.empty()) return;
   nlohmann::json& out = config["rope_scaling"];
   const auto* type = std::ranges::find(types, scaling.type, &std::pair<const char*, Type>::second);
-  out["rope_type"] = type->first;
+  out["rope_type"] = scaling.type == Type::alpha ? dynamic : type->first;
   if (!rope.mrope_section.empty()) out[section_key] = rope.mrope_section;
   if (rope.mrope_interleaved) out[interleaved_key] = true;
   if (scaling.type == Type::none) return;
+  if (scaling.type == Type::alpha) {
+    out[alpha_key] = scaling.alpha;
+    out["factor"] = 1.0; // which transformers requires, and does not read
+    return;
+  }
   out["factor"] = scaling.factor;
   if (scaling.type == Type::linear) return;
   out["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
@@ -232,10 +242,15 @@ std::vector<double> rope_frequencies(const Rope& rope, int64_t rotary_dim) {
   std::vector<double> frequencies;
   const auto [low, high] =
       rope.scaling.type == Type::yarn ? yarn_range(rope, rotary_dim) : std::pair<double, double>(0, 1);
+  const auto features = static_cast<double>(rotary_dim);
+  const double theta = rope.scaling.type == Type::alpha
+                           ? rope.theta * std::pow(rope.scaling.alpha, features / (features - 2))
+                           : rope.theta;
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
-    const double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim));
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / features);
     switch (rope.scaling.type) {
     case Type::none:
+    case Type::alpha:
       frequencies.push_back(frequency);
       break;
     case Type::linear:

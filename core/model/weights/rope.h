@@ -13,13 +13,14 @@ class ConfigReader;
 
 // The fields are called as in transformers' `rope_parameters`.
 struct RopeScaling {
-  enum class Type { none, linear, llama3, yarn };
+  enum class Type { none, linear, llama3, yarn, alpha };
   Type type = Type::none;
   double factor = 1;
   int64_t original_max_position_embeddings = 0;     // llama3, yarn
   double low_freq_factor = 0, high_freq_factor = 0; // llama3
   double beta_fast = 0, beta_slow = 0;              // yarn
   bool truncate = true;                             // yarn: whether the range between those is of whole dimensions
+  double alpha = 0;                                 // alpha: the base grows by alpha^(dim / (dim - 2))
   double attention_factor = 1;                      // yarn: of the rotated queries and keys
   // yarn of Ministral 3: queries are multiplied by 1 + beta * log(1 + position / original positions), the quotient
   // rounded down.
@@ -36,6 +37,7 @@ struct Rope {
   bool mrope_interleaved = false;
   double partial_rotary_factor = 1;
   bool may_rotate_part = false; // whether a config may say another factor than 1
+  bool may_have_alpha = false;  // whether a dynamic scaling may have an alpha, and is then the same for all lengths
 };
 
 // From `rope_parameters`, as transformers 5 writes it, or `rope_theta` and `rope_scaling` of older versions. What is

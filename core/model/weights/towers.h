@@ -53,6 +53,7 @@ struct VisionConfig {
   int64_t insert_layer_id = -1;
   // Of cells: a decoder with M-RoPE counts their rows as it counts those of text.
   bool rows_as_text = false;
+  bool position_class = false; // before them the table has a row of a class token, which there is none of
   // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
   bool axial_rope = false;
   double rope_theta = 10000; // of such rotations
@@ -101,6 +102,9 @@ struct VisionConfig {
   bool operator==(const VisionConfig&) const = default;
 };
 
+// Whether rows have positions on several axes, and which: model/row_positions.h.
+enum class RowAxes { none, mrope, xdrope };
+
 // What decoders are made of: the sizes of Llama, and the traits in which other families differ from it.
 struct DecoderConfig {
   std::string model_type;
@@ -122,7 +126,8 @@ struct DecoderConfig {
   // Of each layer 1, or 0: it has no rotary positions. Empty: all have them.
   std::vector<int64_t> no_rope_layers;
   // M-RoPE: how many pairs of a head's features are rotated by the positions in time, height and width. Empty: rows
-  // have one position.
+  // have one position. XD-RoPE, of norms_rotated: twice as many features of a head are rotated by the position in the
+  // sequence, width, height and image.
   std::vector<int64_t> mrope_section;
   bool mrope_interleaved = false; // the axes' pairs take turns, in place of one axis behind the other
   // Of each layer 1, or 0: it attends to the last `sliding_window` rows alone, its own among them. Empty: none does.
@@ -152,6 +157,7 @@ struct DecoderConfig {
   // What attention makes of a head is multiplied by the sigmoid of a gate, which q_proj makes beside the head's query.
   bool gated_attention = false;
   bool qk_norm = false;        // RMSNorm of each head of q and k
+  bool norms_rotated = false;  // these norms read queries and keys that are rotated already
   bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
   bool pre_norms = true;       // what each branch reads is normalized
   bool post_norms = false;     // what each branch adds is normalized
@@ -173,7 +179,10 @@ struct DecoderConfig {
   bool has_rope(int64_t layer) const {
     return no_rope_layers.empty() || no_rope_layers[static_cast<size_t>(layer)] != 0;
   }
-  bool has_row_axes() const { return !mrope_section.empty(); }
+  RowAxes row_axes() const {
+    return mrope_section.empty() ? RowAxes::none : norms_rotated ? RowAxes::xdrope : RowAxes::mrope;
+  }
+  bool has_row_axes() const { return row_axes() != RowAxes::none; }
   bool has_window(int64_t layer) const {
     return !sliding_layers.empty() && sliding_layers[static_cast<size_t>(layer)] != 0;
   }

@@ -302,6 +302,39 @@ WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
   return out;
 }
 
+// What published files of HunyuanOCR call otherwise.
+void rename_hunyuan(Json& decoder) {
+  for (const auto& [old, now] :
+       {std::pair("attention_head_dim", "head_dim"), std::pair("org_vocab_size", "vocab_size")})
+    if (decoder.contains(old) && !decoder.contains(now)) decoder[now] = decoder[old];
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!decoder.contains(key) || !decoder[key].is_object()) continue;
+    Json& rope = decoder[key];
+    for (const char* type : {"rope_type", "type"})
+      if (rope.value(type, Json()) == "xdrope") rope[type] = "dynamic";
+    if (rope.contains("xdrope_section") && !rope.contains("mrope_section"))
+      rope["mrope_section"] = rope["xdrope_section"];
+  }
+}
+
+WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "hunyuan_vl_vision";
+  out.decoder = text_piece(reader);
+  out.decoder["model_type"] = "hunyuan_vl_text";
+  rename_hunyuan(out.decoder);
+  // Tied where either of the two configs says so, or does not say it.
+  constexpr const char* tied = "tie_word_embeddings";
+  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
+  ConfigReader vision(out.vision, reader.where());
+  out.connector = {{"kind", "hunyuan_vl"},
+                   {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
+                   {"norm_eps", vision.number("rms_norm_eps", 1e-5, 0, 1)}};
+  out.image_token_id = image_token(reader, 120120);
+  return out;
+}
+
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   constexpr const char* factor = "downsample_factor"; // how many patches a cell has each way
@@ -403,6 +436,24 @@ const std::vector<WholeModelFamily::Prefix> minicpm_names = {
     {"model.vision_tower.", "vision."},    {"model.merger.mlp.0.pre_norm.", "connector.layer_norm."},
     {"model.merger.mlp.0.", "connector."}, {"model.language_model.", "decoder.model."},
     {"lm_head.", "decoder.lm_head."},      {"mtp.", "decoder.mtp."}};
+// As transformers writes them, and as the published files have them, which begin with "vit.".
+std::vector<WholeModelFamily::Prefix> hunyuan_vl_names() {
+  std::vector<WholeModelFamily::Prefix> names = {{"model.vision_tower.patch_merger.", "connector."},
+                                                 {"model.vision_tower.", "vision."},
+                                                 {"model.language_model.", "decoder.model."},
+                                                 {"lm_head.", "decoder.lm_head."},
+                                                 {"vit.perceive.proj.0.", "connector.proj_conv."},
+                                                 {"vit.perceive.proj.2.", "connector.proj_out."},
+                                                 {"vit.perceive.", "connector."}};
+  constexpr int64_t most_published_layers = 64;
+  for (int64_t i = 0; i < most_published_layers; ++i)
+    for (const auto& [published, own] :
+         {std::pair("input_layernorm.", "layer_norm1."), std::pair("post_attention_layernorm.", "layer_norm2."),
+          std::pair("mlp.dense_h_to_4h.", "mlp.fc1."), std::pair("mlp.dense_4h_to_h.", "mlp.fc2.")})
+      names.push_back({fmt::format("vit.layers.{}.{}", i, published), fmt::format("vision.layers.{}.{}", i, own)});
+  names.insert(names.end(), {{"vit.", "vision."}, {"model.", "decoder.model."}});
+  return names;
+}
 
 // The merger has the names that Qwen2-VL's has. Those of DeepStack have their own.
 std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
@@ -468,6 +519,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"glm_ocr", read_glm_ocr, glm_ocr_names},
       {"deepseek_vl", read_deepseek_vl, deepseek_vl_names},
       {"video_llama_3", read_video_llama_3, video_llama_3_names},
+      {"hunyuan_vl", read_hunyuan_vl, hunyuan_vl_names()},
       {"gemma3", read_gemma3, llava_names},
       {"gemma4", read_gemma4, gemma4_names, /*head_decides_tying=*/false, /*left_out=*/"audio_config"},
       {"paligemma", read_paligemma, llava_names},

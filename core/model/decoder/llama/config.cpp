@@ -1,7 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL and GLM-OCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, nanochat and GhostVis are variations
-// of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR and HunyuanOCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, HunYuan, nanochat and
+// GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -169,11 +169,13 @@ void read_query_scaling(ConfigReader& config, DecoderConfig& out) {
 void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
   const std::vector<int64_t>& section = decoder.mrope_section;
   const int64_t pairs = decoder.rotary_dim() / 2;
-  const bool fits = section.size() == 3 && std::ranges::all_of(section, [&](int64_t one) { return one <= pairs; });
+  const bool is_xdrope = decoder.row_axes() == RowAxes::xdrope;
+  const bool fits =
+      section.size() == (is_xdrope ? 4 : 3) && std::ranges::all_of(section, [&](int64_t one) { return one <= pairs; });
   if (!fits || std::reduce(section.begin(), section.end()) != pairs)
-    config.problems().add("'mrope_section' = [{}] does not divide the {} pairs of a head's features among time, height "
-                          "and width",
-                          fmt::join(section, ", "), pairs);
+    config.problems().add("'mrope_section' = [{}] does not divide the {} pairs of a head's features among {}",
+                          fmt::join(section, ", "), pairs,
+                          is_xdrope ? "position, width, height and image" : "time, height and width");
 }
 
 // The key of the MLP's activation, and its name.
@@ -215,8 +217,9 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   if (model_type == mistral || model_type == ministral3) read_mistral_window(config, out);
   if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   const bool has_mrope = out.has_row_axes();
-  const Rope usual{out.rope_theta,     {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor,
-                   out.may_rotate_part};
+  const Rope usual{
+      out.rope_theta,   {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor, out.may_rotate_part,
+      out.norms_rotated};
   if (model_type == gemma2 || model_type == gemma3)
     read_gemma_windows(config, out);
   else if (model_type != lfm2 && model_type != qwen3_5)
@@ -420,7 +423,8 @@ DecoderFamily llama_family() {
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},   {qwen3_vl, "Qwen3VLTextModel"},
                     {qwen3_5, "Qwen3_5ForCausalLM"},       {paddleocr, "PaddleOCRTextModel"},
                     {ernie, "Ernie4_5ForCausalLM"},        {glm4, "Glm4ForCausalLM"},
-                    {glm_ocr, "GlmOcrTextModel"},          {lfm2, "Lfm2ForCausalLM"},
+                    {glm_ocr, "GlmOcrTextModel"},          {hunyuan, "HunYuanDenseV1ForCausalLM"},
+                    {hunyuan_vl, "HunYuanVLTextModel"},    {lfm2, "Lfm2ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},   {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,
           .write = write,

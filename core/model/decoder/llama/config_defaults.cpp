@@ -263,6 +263,23 @@ DecoderConfig glm_ocr_defaults(ConfigReader& config) {
   return out;
 }
 
+DecoderConfig hunyuan_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 290943;
+  out.rms_norm_eps = 1e-5;
+  out.mlp_bias = false;
+  out.qk_norm = out.norms_rotated = true;
+  return out;
+}
+
+// With XD-RoPE.
+DecoderConfig hunyuan_vl_defaults(ConfigReader& config) {
+  DecoderConfig out = hunyuan_defaults(config);
+  out.tie_word_embeddings = true;
+  out.mrope_section = {16, 16, 16, 16};
+  return out;
+}
+
 DecoderConfig nanochat_defaults(ConfigReader& config) {
   DecoderConfig out;
   out.vocab_size = 50304;
@@ -319,6 +336,7 @@ TensorNames names_of(const DecoderConfig& config) {
   } else if (config.post_norms) {
     names.mlp_norm = "pre_feedforward_layernorm";
   }
+  if (config.norms_rotated) names.q_norm = "self_attn.query_layernorm", names.k_norm = "self_attn.key_layernorm";
   if (!config.gated_mlp) names.up = "mlp.fc1", names.down = "mlp.fc2";
   return names;
 }
@@ -332,7 +350,7 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
       {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
       {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
       {paddleocr, paddleocr_defaults}, {ernie, ernie_defaults},       {glm4, glm4_defaults},
-      {glm_ocr, glm_ocr_defaults}};
+      {glm_ocr, glm_ocr_defaults},     {hunyuan, hunyuan_defaults},   {hunyuan_vl, hunyuan_vl_defaults}};
   return all.at(model_type)(config);
 }
 

@@ -45,6 +45,22 @@ at::Tensor frequencies_by_axis(const at::Tensor& frequencies, const DecoderConfi
   return axes;
 }
 
+// Which axis each feature of a head is rotated by, whose section counts half of its features: float64 [axes, head_dim].
+at::Tensor frequencies_of_features(const DecoderConfig& config) {
+  const std::vector<double> of_pairs = rope_frequencies({config.rope_theta, config.rope_scaling}, config.head_dim);
+  const std::vector<int64_t> section =
+      config.has_row_axes() ? config.mrope_section : std::vector<int64_t>{config.head_dim / 2};
+  at::Tensor all = at::zeros({std::ssize(section), config.head_dim}, at::kDouble);
+  const at::Tensor pairs = at::tensor(of_pairs, at::kDouble), features = at::concat({pairs, pairs});
+  int64_t first = 0;
+  for (int64_t axis = 0; axis < std::ssize(section); ++axis) {
+    const int64_t count = 2 * section[static_cast<size_t>(axis)];
+    all[axis].narrow(0, first, count).copy_(features.narrow(0, first, count));
+    first += count;
+  }
+  return all;
+}
+
 // Of layers without rotary positions, with those of the config, and with those of a sliding window's.
 enum class Positions { none, rotary, local };
 ops::AttentionShape attention_shape(const DecoderConfig& config, at::Device device, Positions positions) {
@@ -94,8 +110,10 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
     return ops::Operations::Layer{all(".weight"), has_bias ? all(".bias") : ops::Weight()};
   };
   const at::Device device = embedding_.value().device();
-  const ops::AttentionShape rotary = attention_shape(config, device, Positions::rotary),
-                            without = attention_shape(config, device, Positions::none);
+  const ops::AttentionShape without = attention_shape(config, device, Positions::none),
+                            rotary =
+                                config.norms_rotated ? without : attention_shape(config, device, Positions::rotary);
+  if (config.norms_rotated) feature_frequencies_ = frequencies_of_features(config).to(device);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     Layer& layer = layers_.emplace_back();
     layer.attention = config.has_rope(i) ? rotary : without;
@@ -211,9 +229,21 @@ Value Llama::gated(Tape& tape, const Value& attended, const Value& gates) {
   return gates.defined() ? ops::gated_by_sigmoid(tape, attended, gates) : attended;
 }
 
-Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const {
+ops::FeatureAngles Llama::angles_at(const at::Tensor& positions, const at::TensorOptions& options) const {
+  if (!config_.norms_rotated) return {};
+  return ops::feature_angles(positions, feature_frequencies_, config_.rope_scaling.attention_factor,
+                             c10::typeMetaToScalarType(options.dtype()));
+}
+
+Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv,
+                                     const ops::FeatureAngles& angles) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   QueryKeyValue heads{{qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}};
+  if (angles.cos.defined()) {
+    const Value rotated = ops::rotate_features(tape, qkv, q + kv, dim, angles);
+    heads.q = {rotated, 0, q};
+    heads.k = {rotated, q * dim, kv};
+  }
   if (config_.qk_row_norm) {
     heads.q = {ops.rmsnorm_heads(tape, {qkv, 0, 1}, q * dim, layer.q_norm, config_.rms_norm_eps), 0, q};
     heads.k = {ops.rmsnorm_heads(tape, {qkv, q * dim, 1}, kv * dim, layer.k_norm, config_.rms_norm_eps), 0, kv};
@@ -284,13 +314,14 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   // The ranks of a context have rows of any position.
   const int64_t bound = segments.ring.defined() ? config_.max_position_embeddings : segments.max_length;
   const at::Tensor factors = query_factors(segments.positions, bound, ops.tensor_options());
+  const ops::FeatureAngles angles = angles_at(segments.positions, ops.tensor_options());
   at::Tensor within;
   if (config_.convolutions() > 0)
     within =
         ops::rows_within_segments(segments.cu_seqlens, x.data.size(0), config_.conv_taps - 1, ops.tensor_options());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, within,
+    const auto block = [this, &ops, &layer = layers_[i], segments, compensated, factors, angles, within,
                         pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
@@ -298,7 +329,7 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
         if (layer.convolves()) return ops::gated_convolution(inner, rows, layer.taps, within);
         if (layer.delta) return layer.delta->mix(inner, ops, rows, gates, segments);
         const GatedRows parts = without_gates(inner, scaled_queries(inner, rows, factors));
-        const QueryKeyValue heads = heads_of(inner, ops, layer, parts.rows);
+        const QueryKeyValue heads = heads_of(inner, ops, layer, parts.rows, angles);
         const at::Tensor& result = parts.gates.defined() ? at::Tensor() : into;
         return gated(inner,
                      ops.attention(inner, heads.q, heads.k, heads.v, segments, segments, layer.attention, result),
@@ -344,6 +375,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   Value residual = entry(no_grad, ops, Value(columns(0).contiguous()));
   const at::Tensor factors =
       query_factors(rows.positions, rows.page_table.size(1) * pages.page_rows, ops.tensor_options());
+  const ops::FeatureAngles angles = angles_at(rows.positions, ops.tensor_options());
   std::optional<ops::EarlierRows> earlier;
   if (config_.convolutions() > 0)
     earlier.emplace(rows.indices(), rows.sequences, rows.page_table, pages.page_rows, config_.conv_taps - 1);
@@ -360,7 +392,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     };
     if (config_.post_norms) {
       run_layer(no_grad, ops, layer, stream, [&](const Value& qkv, const Value&, const at::Tensor&) {
-        return attend(heads_of(no_grad, ops, layer, qkv).adjacent(config_.head_dim), nullptr);
+        return attend(heads_of(no_grad, ops, layer, qkv, angles).adjacent(config_.head_dim), nullptr);
       });
       stream.branch = with_added(stream.branch, i);
       continue;
@@ -375,6 +407,8 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
       mixed = Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier));
     else if (layer.delta)
       mixed = Value(layer.delta->mix(ops, in.data, of_normed(layer.gates).data, rows, pages.states[i]));
+    else if (config_.norms_rotated)
+      mixed = attend(heads_of(no_grad, ops, layer, in, angles).adjacent(config_.head_dim), nullptr);
     else
       mixed = attend(in, config_.qk_norm ? &norms : nullptr);
     residual = ops.linear(no_grad, mixed, layer.out, residual);

@@ -3,6 +3,7 @@
 #pragma once
 #include "model/decoder/decoder.h"
 #include "model/decoder/llama/delta_layer.h"
+#include "ops/feature_rotation.h"
 #include "ops/short_convolution.h"
 
 #include <optional>
@@ -68,7 +69,10 @@ class Llama : public Decoder {
   // they all stay as they are.
   at::Tensor query_factors(const at::Tensor& positions, int64_t bound, const at::TensorOptions& options) const;
   Value scaled_queries(Tape& tape, const Value& qkv, const at::Tensor& factors) const;
-  QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv) const;
+  // Of queries and keys that are rotated before their norms; undefined elsewhere.
+  ops::FeatureAngles angles_at(const at::Tensor& positions, const at::TensorOptions& options) const;
+  QueryKeyValue heads_of(Tape& tape, Operations& ops, const Layer& layer, const Value& qkv,
+                         const ops::FeatureAngles& angles) const;
   bool has_swiglu() const { return config_.gated_mlp && !config_.gelu_gate; }
   // The MLP's activation where it is another one.
   Value activated(Tape& tape, const Value& up) const;
@@ -88,6 +92,7 @@ class Llama : public Decoder {
   DecoderConfig config_;
   double residual_epsilon_; // of norms of the residual
   ops::Weight embedding_, norm_, head_;
+  at::Tensor feature_frequencies_; // see ops::feature_angles(); undefined unless config_.norms_rotated
   std::vector<Layer> layers_;
 };
 
