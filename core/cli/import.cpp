@@ -107,7 +107,8 @@ Options import_options() {
       .value("model", "DIR",
              "a folder of LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL, Gemma 3, Gemma 4, PaliGemma, "
              "Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral, Mistral Small 3.1, Ministral 3, "
-             "LightOnOCR, LFM2-VL, MiniCPM-V 4.6, PaddleOCR-VL, GLM-OCR, HunyuanOCR, VideoLLaMA 3 or DeepSeek-VL, with its "
+             "LightOnOCR, LFM2-VL, MiniCPM-V 4.6, PaddleOCR-VL, GLM-OCR, HunyuanOCR, VideoLLaMA 3 or DeepSeek-VL, with "
+             "its "
              "tokenizer.json")
       .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .value("decoder", "DIR", "the language model: a folder of the Llama family or Gemma 4, with its tokenizer.json")

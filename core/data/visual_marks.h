@@ -44,13 +44,12 @@ struct MarkedFrames {
 // those of the whole image. LLaVA-NeXT: no tokens, but numbered placeholders, `first_row` being the image's first
 // visual row of the sample: the patches of the whole image, and then line by line those of all tiles as one picture
 // without its margins, with the row of a newline behind each line. LLaVA-OneVision: the same, and a picture of many
-// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one. HunyuanOCR: numbered placeholders, see
-// ImageRowOrder. LFM2-VL:
-// those of each tile behind <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. MiniCPM-V:
-// those of each part between <slice> and </slice> behind those of the whole image, a line break between lines of parts,
-// and the image's number between <image_id> and </image_id> before all. The same ids as those of transformers'
-// processors. Throws Error(data) where the tokenizer lacks such a token, or where the rows of a frame are no lines of
-// patches with a newline.
+// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one.
+// HunyuanOCR: numbered placeholders, see ImageRowOrder. LFM2-VL: those of each tile behind <|img_row_1_col_1|>, and
+// those of the whole image behind <|img_thumbnail|>. MiniCPM-V: those of each part between <slice> and </slice> behind
+// those of the whole image, a line break between lines of parts, and the image's number between <image_id> and
+// </image_id> before all. The same ids as those of transformers' processors. Throws Error(data) where the tokenizer
+// lacks such a token, or where the rows of a frame are no lines of patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames

@@ -99,7 +99,7 @@ MODELS = {
     "glm_ocr-partial": (GlmOcrTextConfig, {"head_dim": 16, "rope_parameters": MROPE | {"partial_rotary_factor": 0.75}}),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}}),
     "hunyuan_v1_dense-yarn": (HunYuanDenseV1Config, {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN}),
-    "hunyuan_vl": (HunYuanVLTextConfig, {"head_dim": 12, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0, "mrope_section": [1, 2, 1, 2]}}),
+    "hunyuan_vl": (HunYuanVLTextConfig, {"head_dim": 12, "tie_word_embeddings": False, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0, "mrope_section": [1, 2, 1, 2]}}),
     "lfm2": (Lfm2Config, {"full_attn_idxs": [1], "block_multiple_of": 8}),
     "lfm2-biases": (Lfm2Config, {"layer_types": ["full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 5,
                                  "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),

@@ -4,8 +4,8 @@ same losses, gradient steps, floating-point operations and generated tokens.
 usage: hunyuan_ocr_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import unittest
 
-from picture_questions import folder, make
-from cell_tuning import CellPictures, ImageGeneration, ImageTraining, write_questions
+from picture_questions import folder, inputs_of, make
+from cell_tuning import SAMPLES, WIDTH, CellPictures, ImageGeneration, ImageTraining, write_questions
 from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
 from transformers.models.hunyuan_vl.processing_hunyuan_vl import HunYuanVLProcessor
 
@@ -26,7 +26,7 @@ def setUpModule():
 
 
 class HunyuanOcr(CellPictures):
-    sizes, end, decoder = SIZES, "<｜hy_Assistant｜>", "language_model"
+    sizes, end, decoder = SIZES, "<｜hy_Assistant｜>", "model.layers"
     unused = ("image_sep",)
 
     def frames_in(self, inputs):
@@ -38,7 +38,11 @@ class Generation(HunyuanOcr, ImageGeneration, unittest.TestCase):
 
 
 class Training(HunyuanOcr, ImageTraining, unittest.TestCase):
-    pass
+    def uncounted(self, counted):
+        """The rows of newlines, one for each line of cells, which the engine makes once for all images."""
+        lines = sum(inputs_of(self.processor, "?", [f"question-{number}.png"])["image_grid_thw"][0, 1].item() // 2 for number in range(SAMPLES))
+        made, width = 4 * 32, WIDTH
+        return 3 * lines * 2 * made * width
 
 
 if __name__ == "__main__":

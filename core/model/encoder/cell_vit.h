@@ -7,9 +7,9 @@
 // Qwen2.5-VL's layers attend to windows of an image, but for some that attend to the whole image; its rows are in the
 // windows' order meanwhile. Those of MiniCPM-V merge squares of 2 x 2 patches behind one layer, and have a cell's
 // patches square by square from the beginning. From Qwen3-VL on patches have learned positions besides, those of a
-// square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's and HunyuanOCR's have such positions alone. Gemma 4's
-// have two besides, one of the line and one of the column, and the first half of each of its heads is rotated by the
-// column, the second by the line.
+// square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's and HunyuanOCR's have such positions
+// alone. Gemma 4's have two besides, one of the line and one of the column, and the first half of each of its heads is
+// rotated by the column, the second by the line.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"

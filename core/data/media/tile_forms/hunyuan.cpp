@@ -10,8 +10,8 @@ using namespace image_processors;
 constexpr ProcessorClass hunyuan_classes[]{
     {.type = "HunYuanVLImageProcessor", .patch = 16, .min_pixels = 512 * 512, .max_pixels = 2048 * 2048}};
 // The last one is an option of its processor of text and images together.
-constexpr const char* hunyuan_options[]{"min_pixels",         "max_pixels", "patch_size", "temporal_patch_size", "merge_size",
-                                        "spatial_patch_size", "cat_extra_token"};
+constexpr const char* hunyuan_options[]{"min_pixels", "max_pixels",         "patch_size",     "temporal_patch_size",
+                                        "merge_size", "spatial_patch_size", "cat_extra_token"};
 
 void read_hunyuan(ProcessorReader& in) {
   read_qwen2_vl_cells(in, 1);

@@ -46,8 +46,8 @@ void read_minicpm(ConfigReader& reader, VisionConfig& out) {
                        fmt::format("squares are merged behind one of the {} layers", out.num_hidden_layers));
 }
 
-// Frames are cells of images, whose learned positions, if there are any, are those of a square grid, interpolated or, of
-// MiniCPM-V, the nearest.
+// Frames are cells of images, whose learned positions, if there are any, are those of a square grid, interpolated or,
+// of MiniCPM-V, the nearest.
 void read_any_size(ConfigReader& reader, VisionConfig& out) {
   const bool is_paddle = is_paddleocr(out.model_type);
   out.spatial_merge_size = reader.whole("spatial_merge_size",
