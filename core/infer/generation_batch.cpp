@@ -126,8 +126,9 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
 }
 
 int64_t GenerationBatch::add(Prompt prompt) {
-  order_visual_rows(prompt);
+  // Keys of cells become those of their images while there is one for each.
   key_cells_by_image(prompt);
+  order_visual_rows(prompt);
   Sampler sampler(prompt.sampling);
   check(prompt.stop);
   Scheduler::Prompt scheduled;
