@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 // character, so that no text has it.
 constexpr std::string_view mark = "\uFDD0";
 // The image tokens of public models, which their templates write.
-constexpr std::array<std::string_view, 9> image_tokens{
+constexpr std::array<std::string_view, 10> image_tokens{
     image_mark,      "<|image|>", "<|image_pad|>",         "<image_soft_token>",  "<start_of_image>",
     "<IMG_CONTEXT>", "[IMG]",     "<|IMAGE_PLACEHOLDER|>", "<image_placeholder>", "<｜hy_place▁holder▁no▁102｜>"};
 // What Gemma 3's processor writes before and behind the token that its template writes for an image, behind whose rows

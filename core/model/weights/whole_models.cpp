@@ -1,6 +1,6 @@
 // The table of Hugging Face models that have an encoder, a connector and a decoder in one folder.
 #include "model/weights/model_family.h"
-#include "model/weights/whole_model.h"
+#include "model/weights/whole_model_pieces.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,19 +8,9 @@
 namespace fvlm {
 namespace {
 
+using namespace whole_models;
+
 using Json = nlohmann::json;
-
-// The config of a part, or what transformers takes where there is none.
-Json piece(ConfigReader& reader, const char* key, const Json& without) {
-  const Json* found = reader.object(key);
-  return found ? *found : without;
-}
-
-// transformers takes either key.
-int64_t image_token(ConfigReader& reader, int64_t fallback) {
-  const char* key = reader.has("image_token_id") ? "image_token_id" : "image_token_index";
-  return reader.whole(key, fallback, 0);
-}
 
 // What transformers takes for keys that are missing.
 struct LlavaDefaults {
@@ -202,14 +192,6 @@ WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
   return out;
 }
 
-// The config of the text model, whose keys stand beside the others in published files.
-Json text_piece(ConfigReader& reader) {
-  if (const Json* text = reader.object("text_config")) return *text;
-  Json out = reader.content();
-  out.erase("vision_config");
-  return out;
-}
-
 // Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5. Published files have other words, or none, for the model_type of the
 // vision tower.
 WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& family) {
@@ -237,37 +219,6 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
   return out;
 }
 
-// The tower's model_type in published files is that of the whole model.
-WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "paddleocr_vl_vision";
-  out.decoder = text_piece(reader);
-  out.decoder["model_type"] = "paddleocr_vl_text";
-  // Tied where either of the two configs says so, or does not say it.
-  constexpr const char* tied = "tie_word_embeddings";
-  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
-  const int64_t factor = ConfigReader(out.vision, reader.where()).whole("spatial_merge_size", 2, 1, 64);
-  out.connector = {{"kind", "qwen2_vl"}, {"factor", factor}, {"norm_eps", 1e-5}};
-  out.image_token_id = image_token(reader, 100295);
-  return out;
-}
-
-// How many patches become a row is the image processor's to say: of an image each one does.
-WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "video_llama_3_vision";
-  out.decoder = piece(reader, "text_config", Json::object());
-  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
-  out.connector = {{"kind", "mlp"}};
-  out.image_token_id = reader.whole("image_token_id", 151655, 0);
-  return out;
-}
-
 WholeModelFamily::Configs read_deepseek_vl(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
@@ -277,105 +228,6 @@ WholeModelFamily::Configs read_deepseek_vl(ConfigReader& reader) {
   out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
   out.connector = {{"kind", "mlp"}};
   out.image_token_id = reader.whole("image_token_id", 100015, 0);
-  return out;
-}
-
-WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "glm_ocr_vision";
-  out.decoder = piece(reader, "text_config", Json::object());
-  out.decoder["model_type"] = "glm_ocr_text";
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
-  ConfigReader vision(out.vision, reader.where()), decoder(out.decoder, reader.where());
-  const int64_t made = vision.whole("out_hidden_size", 1536, 1, most_features / 3),
-                read = decoder.whole("hidden_size", 1024, 1, most_features);
-  if (made != read)
-    reader.problems().add("'out_hidden_size' = {} of vision_config is not 'hidden_size' = {} of text_config", made,
-                          read);
-  out.connector = {{"kind", "glm_ocr"},
-                   {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
-                   {"hidden", 3 * made}}; // as often as an image has channels, in transformers
-  out.image_token_id = image_token(reader, 59280);
-  return out;
-}
-
-// What published files of HunyuanOCR call otherwise.
-void rename_hunyuan(Json& decoder) {
-  for (const auto& [old, now] :
-       {std::pair("attention_head_dim", "head_dim"), std::pair("org_vocab_size", "vocab_size")})
-    if (decoder.contains(old) && !decoder.contains(now)) decoder[now] = decoder[old];
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!decoder.contains(key) || !decoder[key].is_object()) continue;
-    Json& rope = decoder[key];
-    for (const char* type : {"rope_type", "type"})
-      if (rope.value(type, Json()) == "xdrope") rope[type] = "dynamic";
-    if (rope.contains("xdrope_section") && !rope.contains("mrope_section"))
-      rope["mrope_section"] = rope["xdrope_section"];
-  }
-}
-
-WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "hunyuan_vl_vision";
-  out.decoder = text_piece(reader);
-  out.decoder["model_type"] = "hunyuan_vl_text";
-  rename_hunyuan(out.decoder);
-  // Tied where either of the two configs says so, or does not say it.
-  constexpr const char* tied = "tie_word_embeddings";
-  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
-  ConfigReader vision(out.vision, reader.where());
-  out.connector = {{"kind", "hunyuan_vl"},
-                   {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
-                   {"norm_eps", vision.number("rms_norm_eps", 1e-5, 0, 1)}};
-  out.image_token_id = image_token(reader, 120120);
-  return out;
-}
-
-WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  constexpr const char* factor = "downsample_factor"; // how many patches a cell has each way
-  out.vision = piece(reader, "vision_config", Json::object());
-  if (!out.vision.contains("model_type")) out.vision["model_type"] = "siglip2_vision_model";
-  out.vision["spatial_merge_size"] = reader.whole(factor, 2, 1, 64);
-  out.decoder = piece(reader, "text_config", Json::object());
-  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "lfm2";
-  // Whatever the text model says.
-  out.decoder.erase("tie_embedding");
-  out.decoder["tie_word_embeddings"] = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", true));
-  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
-  out.connector = {{"kind", "lfm2_vl"},
-                   {"factor", out.vision["spatial_merge_size"]},
-                   {"hidden", reader.whole("projector_hidden_size", 2560, 1, most_features)},
-                   {"bias", reader.flag("projector_bias", true)},
-                   {"norm", reader.flag("projector_use_layernorm", true)}};
-  out.image_token_id = image_token(reader, 396);
-  return out;
-}
-
-WholeModelFamily::Configs read_minicpm(ConfigReader& reader) {
-  WholeModelFamily::Configs out;
-  out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "minicpmv4_6_vision";
-  constexpr const char *insert = "insert_layer_id", *mode_key = "downsample_mode";
-  out.vision[insert] = reader.whole(insert, 6, -1, most_layers); // whatever the tower's config says
-  const std::string mode = reader.text(mode_key, "16x");
-  reader.refuse_unless(mode == "16x" || mode == "4x", mode_key, "16x and 4x are");
-  out.vision["spatial_merge_size"] = mode == "4x" ? 2 : 4;
-  reader.refuse_unless(!reader.flag("drop_vision_last_layer", false), "drop_vision_last_layer",
-                       "the connector reads the last layer");
-  reader.refuse_unless(reader.whole("merger_times", 1, 1, 64) == 1, "merger_times", "the connector merges rows once");
-  reader.refuse_unless(reader.square("merge_kernel_size", 2, 1, 64) == 2, "merge_kernel_size",
-                       "the connector merges squares of 2 x 2 rows");
-  out.decoder = piece(reader, "text_config", Json::object());
-  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen3_5_text";
-  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false); // whatever the text model says
-  const int64_t width = ConfigReader(out.vision, reader.where()).whole("hidden_size", 768, 1, most_features / 4);
-  out.connector = {{"kind", "lfm2_vl"}, {"factor", 2}, {"hidden", 4 * width}, {"norm_eps", 1e-6}};
-  out.image_token_id = image_token(reader, 248056);
   return out;
 }
 
@@ -426,35 +278,6 @@ const std::vector<WholeModelFamily::Prefix> qwen_vl_names = {
     {"model.", "decoder.model."},
 };
 
-const std::vector<WholeModelFamily::Prefix> glm_ocr_names = {{"model.visual.downsample.", "connector.downsample."},
-                                                             {"model.visual.merger.", "connector."},
-                                                             {"model.visual.", "vision."},
-                                                             {"model.language_model.", "decoder.model."},
-                                                             {"lm_head.", "decoder.lm_head."}};
-
-const std::vector<WholeModelFamily::Prefix> minicpm_names = {
-    {"model.vision_tower.", "vision."},    {"model.merger.mlp.0.pre_norm.", "connector.layer_norm."},
-    {"model.merger.mlp.0.", "connector."}, {"model.language_model.", "decoder.model."},
-    {"lm_head.", "decoder.lm_head."},      {"mtp.", "decoder.mtp."}};
-// As transformers writes them, and as the published files have them, which begin with "vit.".
-std::vector<WholeModelFamily::Prefix> hunyuan_vl_names() {
-  std::vector<WholeModelFamily::Prefix> names = {{"model.vision_tower.patch_merger.", "connector."},
-                                                 {"model.vision_tower.", "vision."},
-                                                 {"model.language_model.", "decoder.model."},
-                                                 {"lm_head.", "decoder.lm_head."},
-                                                 {"vit.perceive.proj.0.", "connector.proj_conv."},
-                                                 {"vit.perceive.proj.2.", "connector.proj_out."},
-                                                 {"vit.perceive.", "connector."}};
-  constexpr int64_t most_published_layers = 64;
-  for (int64_t i = 0; i < most_published_layers; ++i)
-    for (const auto& [published, own] :
-         {std::pair("input_layernorm.", "layer_norm1."), std::pair("post_attention_layernorm.", "layer_norm2."),
-          std::pair("mlp.dense_h_to_4h.", "mlp.fc1."), std::pair("mlp.dense_4h_to_h.", "mlp.fc2.")})
-      names.push_back({fmt::format("vit.layers.{}.{}", i, published), fmt::format("vision.layers.{}.{}", i, own)});
-  names.insert(names.end(), {{"vit.", "vision."}, {"model.", "decoder.model."}});
-  return names;
-}
-
 // The merger has the names that Qwen2-VL's has. Those of DeepStack have their own.
 std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   std::vector<WholeModelFamily::Prefix> names;
@@ -470,34 +293,11 @@ std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   return names;
 }
 
-const std::vector<WholeModelFamily::Prefix> video_llama_3_names = {
-    {"model.vision_model.", "vision."},
-    {"model.projector.readout.0.", "connector.linear_1."},
-    {"model.projector.readout.2.", "connector.linear_2."},
-    {"model.language_model.", "decoder.model."},
-    {"lm_head.", "decoder.lm_head."}};
-
 const std::vector<WholeModelFamily::Prefix> deepseek_vl_names = {{"model.vision_model.", "vision."},
                                                                  {"model.aligner.linear1.", "connector.linear_1."},
                                                                  {"model.aligner.linear2.", "connector.linear_2."},
                                                                  {"model.language_model.", "decoder.model."},
                                                                  {"lm_head.", "decoder.lm_head."}};
-
-// As published files have them, and as transformers calls them.
-std::vector<WholeModelFamily::Prefix> paddleocr_vl_names() {
-  std::vector<WholeModelFamily::Prefix> names;
-  for (const auto& [projector, visual] :
-       {std::pair<std::string, const char*>{"mlp_AR.", "visual."}, {"model.projector.", "model.visual."}}) {
-    names.push_back({projector + "pre_norm.", "connector.ln_q."});
-    names.push_back({projector + "linear_1.", "connector.mlp.0."});
-    names.push_back({projector + "linear_2.", "connector.mlp.2."});
-    names.push_back({visual + std::string("vision_model."), "vision."});
-  }
-  names.insert(
-      names.end(),
-      {{"lm_head.", "decoder.lm_head."}, {"model.language_model.", "decoder.model."}, {"model.", "decoder.model."}});
-  return names;
-}
 
 } // namespace
 
