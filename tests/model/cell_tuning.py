@@ -104,8 +104,7 @@ class CellTraining(CellPictures, picture_questions.Training):
 
 
 class ImageGeneration(CellPictures):
-    """Of a model that reads images and no videos."""
-    without_videos = "the model's folder does not say how videos are prepared"
+    """Of a model that reads images and no videos; processor_name is what messages call its image processor."""
 
     def test_transformers_generates_the_same_tokens(self):
         self.check_every_picture()
@@ -113,7 +112,7 @@ class ImageGeneration(CellPictures):
     def test_videos_are_refused(self):
         write_clip()
         said = run(engine, "generate", "model", "--video", "clip.gif", "--prompt", "What happens?", code=4)
-        self.assertIn(self.without_videos, said)
+        self.assertIn(f"videos are not supported with the image processor of {self.processor_name}\n", said)
 
 
 class ImageTraining(CellTraining):

@@ -36,7 +36,7 @@ class Gemma4(CellPictures):
 
 
 class Generation(Gemma4, ImageGeneration, unittest.TestCase):
-    without_videos = "videos are not supported with the image processor of Gemma 4"
+    processor_name = "Gemma 4"
 
 
 class Training(Gemma4, ImageTraining, unittest.TestCase):

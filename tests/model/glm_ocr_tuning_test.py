@@ -36,7 +36,7 @@ class GlmOcr(CellPictures):
 
 
 class Generation(GlmOcr, ImageGeneration, unittest.TestCase):
-    without_videos = "videos are not supported with the image processor of GLM-OCR"
+    processor_name = "GLM-OCR"
 
 
 class Training(GlmOcr, ImageTraining, unittest.TestCase):

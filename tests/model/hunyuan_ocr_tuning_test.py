@@ -34,7 +34,7 @@ class HunyuanOcr(CellPictures):
 
 
 class Generation(HunyuanOcr, ImageGeneration, unittest.TestCase):
-    without_videos = "videos are not supported with the image processor of HunyuanOCR"
+    processor_name = "HunyuanOCR"
 
 
 class Training(HunyuanOcr, ImageTraining, unittest.TestCase):

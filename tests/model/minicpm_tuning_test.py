@@ -30,7 +30,7 @@ class MiniCpm(CellPictures):
 
 
 class Generation(MiniCpm, ImageGeneration, unittest.TestCase):
-    without_videos = "videos are not supported with the image processor of MiniCPM-V"
+    processor_name = "MiniCPM-V"
 
     def test_large_images_are_cut_into_parts(self):
         parts = [len(inputs_of(self.processor, "?", [f"{number}.png"])["target_sizes"]) for number in range(len(SIZES))]

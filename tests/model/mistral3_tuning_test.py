@@ -29,6 +29,8 @@ class Mistral3(CellPictures):
 
 
 class Generation(Mistral3, ImageGeneration, unittest.TestCase):
+    processor_name = "LightOnOCR" if FAMILY == "lighton_ocr" else "Pixtral"
+
     def test_cells_of_another_size_than_the_encoders_are_refused(self):
         config = folder / "model" / "vision" / "processor_config.json"
         written = config.read_text()

@@ -34,6 +34,8 @@ class PaddleOcrVl(CellPictures):
 
 
 class Generation(PaddleOcrVl, ImageGeneration, unittest.TestCase):
+    processor_name = "PaddleOCR-VL"
+
     def test_an_image_processor_of_moments_is_refused(self):
         config = folder / "model" / "vision" / "preprocessor_config.json"
         written = config.read_text()

@@ -45,7 +45,7 @@ class VideoLlama3(CellPictures):
 
 
 class Generation(VideoLlama3, ImageGeneration, unittest.TestCase):
-    without_videos = "videos are not supported with the image processor of VideoLLaMA 3"
+    processor_name = "VideoLLaMA 3"
 
     def test_image_processors_that_merge_patches_are_refused(self):
         config = folder / "model" / "vision" / "preprocessor_config.json"
