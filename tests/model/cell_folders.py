@@ -3,7 +3,7 @@ engine and for transformers, and what each such model has to do."""
 import json
 
 from byte_tokenizer import tokenizer
-from with_transformers import draw, engine, folder as root, run
+from with_transformers import changed_copy, draw, engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
@@ -112,6 +112,15 @@ class CellFolders:
         """Whether models of these names make the same of the batch."""
         return len({run(engine, "trace", root / f"{one}.model", "--batch", self.batch_for(config), "--out", root / "trace.safetensors")
                     for one in names}) == 1
+
+    def refused(self, *cases):
+        """Changes of the usual folder's config and tensors, and words of what an import then says."""
+        for config, tensors, *words in cases:
+            with self.subTest(words[-1]):
+                said = run(engine, "import", "--model", changed_copy(root / "usual", config, tensors), "--out", root / "refused", code=4)
+                for word in words:
+                    self.assertIn(word, said)
+                self.assertFalse((root / "refused").exists())
 
     def test_logits_loss_and_every_gradient(self):
         for name, model in self.models.items():

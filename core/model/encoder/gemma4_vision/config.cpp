@@ -1,6 +1,6 @@
 // The vision encoder of Gemma 4 (transformers' Gemma4VisionModel) without its pooler, which is the connector's work.
 #include "model/encoder/axial_rope.h"
-#include "model/weights/model_family.h"
+#include "model/weights/vit.h"
 
 #include <fmt/format.h>
 
@@ -105,10 +105,6 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
-  return (height / config.patch_size) * (width / config.patch_size);
-}
-
 } // namespace
 
 EncoderFamily gemma4_vision_family() {
@@ -120,7 +116,7 @@ EncoderFamily gemma4_vision_family() {
           .fused_weights = {{"self_attn.q_proj.linear.weight", "self_attn.k_proj.linear.weight",
                              "self_attn.v_proj.linear.weight"},
                             {"mlp.gate_proj.linear.weight", "mlp.up_proj.linear.weight"}},
-          .tokens_per_frame = token_count};
+          .tokens_per_frame = vit_tokens_per_frame<false>};
 }
 
 } // namespace fvlm

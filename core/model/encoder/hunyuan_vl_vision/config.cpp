@@ -1,7 +1,7 @@
 // The vision encoder of HunyuanOCR (transformers' HunYuanVLVisionTransformer) without its merger, which is the
 // connector: a SigLIP whose learned positions are interpolated to the patches of an image.
 #include "base/config_reader.h"
-#include "model/weights/model_family.h"
+#include "model/weights/vit.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -87,10 +87,6 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
-  return (height / config.patch_size) * (width / config.patch_size);
-}
-
 } // namespace
 
 EncoderFamily hunyuan_vl_vision_family() {
@@ -101,7 +97,7 @@ EncoderFamily hunyuan_vl_vision_family() {
           .layout = layout,
           .fused_weights = {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
                             {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"}},
-          .tokens_per_frame = token_count};
+          .tokens_per_frame = vit_tokens_per_frame<false>};
 }
 
 } // namespace fvlm

@@ -1,6 +1,6 @@
 // The vision encoder of Pixtral, Mistral Small 3.1 and Ministral 3 (transformers' PixtralVisionModel).
 #include "model/encoder/axial_rope.h"
-#include "model/weights/model_family.h"
+#include "model/weights/vit.h"
 
 #include <fmt/format.h>
 
@@ -80,10 +80,6 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
-  return (height / config.patch_size) * (width / config.patch_size);
-}
-
 } // namespace
 
 EncoderFamily pixtral_family() {
@@ -94,7 +90,7 @@ EncoderFamily pixtral_family() {
           .layout = layout,
           .fused_weights = {{"attention.q_proj.weight", "attention.k_proj.weight", "attention.v_proj.weight"},
                             {"feed_forward.gate_proj.weight", "feed_forward.up_proj.weight"}},
-          .tokens_per_frame = token_count};
+          .tokens_per_frame = vit_tokens_per_frame<false>};
 }
 
 } // namespace fvlm

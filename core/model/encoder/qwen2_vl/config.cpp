@@ -2,7 +2,7 @@
 // Qwen2VisionTransformerPretrainedModel, Qwen2_5_VisionTransformerPretrainedModel, Qwen3VLVisionModel,
 // Qwen3_5VisionModel and GlmOcrVisionModel) without their mergers, which are the connector.
 #include "model/encoder/axial_rope.h"
-#include "model/weights/model_family.h"
+#include "model/weights/vit.h"
 
 #include <fmt/format.h>
 
@@ -180,10 +180,6 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-int64_t token_count(const VisionConfig& config, int64_t height, int64_t width) {
-  return (height / config.patch_size) * (width / config.patch_size);
-}
-
 } // namespace
 
 EncoderFamily qwen2_vl_family() {
@@ -197,7 +193,7 @@ EncoderFamily qwen2_vl_family() {
           .write = write,
           .layout = layout,
           .fused_weights = {{"mlp.gate_proj.weight", "mlp.up_proj.weight"}, {"mlp.gate_proj.bias", "mlp.up_proj.bias"}},
-          .tokens_per_frame = token_count};
+          .tokens_per_frame = vit_tokens_per_frame<false>};
 }
 
 } // namespace fvlm
