@@ -37,8 +37,11 @@ WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_minicpm(ConfigReader& reader);
 
+// Functions, since constants of two modules that have one name would be destroyed twice.
 std::vector<WholeModelFamily::Prefix> paddleocr_vl_names();
 std::vector<WholeModelFamily::Prefix> hunyuan_vl_names();
-extern const std::vector<WholeModelFamily::Prefix> glm_ocr_names, minicpm_names, video_llama_3_names;
+std::vector<WholeModelFamily::Prefix> glm_ocr_names();
+std::vector<WholeModelFamily::Prefix> minicpm_names();
+std::vector<WholeModelFamily::Prefix> video_llama_3_names();
 
 } // namespace fvlm::whole_models

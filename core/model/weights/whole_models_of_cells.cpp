@@ -146,16 +146,19 @@ WholeModelFamily::Configs read_minicpm(ConfigReader& reader) {
   return out;
 }
 
-const std::vector<WholeModelFamily::Prefix> glm_ocr_names = {{"model.visual.downsample.", "connector.downsample."},
-                                                             {"model.visual.merger.", "connector."},
-                                                             {"model.visual.", "vision."},
-                                                             {"model.language_model.", "decoder.model."},
-                                                             {"lm_head.", "decoder.lm_head."}};
+std::vector<WholeModelFamily::Prefix> glm_ocr_names() {
+  return {{"model.visual.downsample.", "connector.downsample."},
+          {"model.visual.merger.", "connector."},
+          {"model.visual.", "vision."},
+          {"model.language_model.", "decoder.model."},
+          {"lm_head.", "decoder.lm_head."}};
+}
 
-const std::vector<WholeModelFamily::Prefix> minicpm_names = {
-    {"model.vision_tower.", "vision."},    {"model.merger.mlp.0.pre_norm.", "connector.layer_norm."},
-    {"model.merger.mlp.0.", "connector."}, {"model.language_model.", "decoder.model."},
-    {"lm_head.", "decoder.lm_head."},      {"mtp.", "decoder.mtp."}};
+std::vector<WholeModelFamily::Prefix> minicpm_names() {
+  return {{"model.vision_tower.", "vision."},    {"model.merger.mlp.0.pre_norm.", "connector.layer_norm."},
+          {"model.merger.mlp.0.", "connector."}, {"model.language_model.", "decoder.model."},
+          {"lm_head.", "decoder.lm_head."},      {"mtp.", "decoder.mtp."}};
+}
 
 // As transformers writes them, and as the published files have them, which begin with "vit.".
 std::vector<WholeModelFamily::Prefix> hunyuan_vl_names() {
@@ -176,12 +179,13 @@ std::vector<WholeModelFamily::Prefix> hunyuan_vl_names() {
   return names;
 }
 
-const std::vector<WholeModelFamily::Prefix> video_llama_3_names = {
-    {"model.vision_model.", "vision."},
-    {"model.projector.readout.0.", "connector.linear_1."},
-    {"model.projector.readout.2.", "connector.linear_2."},
-    {"model.language_model.", "decoder.model."},
-    {"lm_head.", "decoder.lm_head."}};
+std::vector<WholeModelFamily::Prefix> video_llama_3_names() {
+  return {{"model.vision_model.", "vision."},
+          {"model.projector.readout.0.", "connector.linear_1."},
+          {"model.projector.readout.2.", "connector.linear_2."},
+          {"model.language_model.", "decoder.model."},
+          {"lm_head.", "decoder.lm_head."}};
+}
 
 // As published files have them, and as transformers calls them.
 std::vector<WholeModelFamily::Prefix> paddleocr_vl_names() {

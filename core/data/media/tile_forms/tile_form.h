@@ -27,8 +27,8 @@ struct TileFormRules {
   // Sets `tiled`, and what else is not as the resizing of the whole image leaves it.
   void (*cut)(const ImageProcessor& processor, ImageSize image, CutSizes& sizes);
 
-  bool whole_is_of_tiles =
-      false;               // the whole image, as the last frame, is made of what was cut, not of the image itself
+  // The whole image, as the last frame, is made of what was cut, not of the image itself.
+  bool whole_is_of_tiles = false;
   bool has_videos = false; // the engine reads them
   // Where tiles are cells: the size of the frames of a video.
   ImageSize (*video_size)(const ImageProcessor& processor, ImageSize frame, int64_t frames) = nullptr;
