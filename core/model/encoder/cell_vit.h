@@ -1,9 +1,9 @@
 // CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
 // Qwen3.5, Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, HunyuanOCR and Gemma 4, which differ in a
-// few traits and in what
-// their weights are called. A frame is a cell of an image, the square of patches that becomes one row of the decoder,
-// or the same square of a few frames of a video, whose steps are as images here. Queries and keys are rotated by the
-// patch's line, and by its column: the first half of a head's frequencies is for lines, the second for columns.
+// few traits and in what their weights are called. A frame is a cell of an image, the square of patches that becomes
+// one row of the decoder, or the same square of a few frames of a video, whose steps are as images here. Queries and
+// keys are rotated by the patch's line, and by its column: the first half of a head's frequencies is for lines, the
+// second for columns.
 // Qwen2.5-VL's layers attend to windows of an image, but for some that attend to the whole image; its rows are in the
 // windows' order meanwhile. Those of MiniCPM-V merge squares of 2 x 2 patches behind one layer, and have a cell's
 // patches square by square from the beginning. From Qwen3-VL on patches have learned positions besides, those of a

@@ -30,6 +30,14 @@ inline nlohmann::json text_piece(ConfigReader& reader) {
   return out;
 }
 
+// transformers ties them where the config of the model or that of its text model says so, or, if `unsaid`, does not say
+// otherwise.
+inline void tie_embeddings(ConfigReader& reader, nlohmann::json& decoder, bool unsaid) {
+  constexpr const char* key = "tie_word_embeddings";
+  const nlohmann::json of_decoder = decoder.value(key, nlohmann::json());
+  decoder[key] = reader.flag(key, unsaid) || (of_decoder.is_boolean() ? of_decoder == true : unsaid);
+}
+
 WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader);
 WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader);

@@ -53,9 +53,7 @@ WholeModelFamily::Configs read_llava(ConfigReader& reader, const LlavaDefaults& 
   out.vision["vision_feature_select_strategy"] = reader.text("vision_feature_select_strategy", defaults.strategy);
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = defaults.decoder;
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  tie_embeddings(reader, out.decoder, false);
   out.connector = {{"kind", "mlp"}};
   reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
   reader.refuse_unless(reader.flag("multimodal_projector_bias", true), "multimodal_projector_bias",
@@ -200,9 +198,7 @@ WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& 
   out.vision["model_type"] = family + "_vision";
   out.decoder = text_piece(reader);
   out.decoder["model_type"] = family + "_text";
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  tie_embeddings(reader, out.decoder, false);
   constexpr const char* merge = "spatial_merge_size"; // how many patches a cell has each way
   out.connector = {{"kind", "qwen2_vl"}, {"factor", ConfigReader(out.vision, reader.where()).whole(merge, 2, 1, 64)}};
   if (family == "qwen2_5_vl") out.connector["rms_norm"] = true;

@@ -19,9 +19,7 @@ WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader) {
   out.vision["model_type"] = "paddleocr_vl_vision";
   out.decoder = text_piece(reader);
   out.decoder["model_type"] = "paddleocr_vl_text";
-  // Tied where either of the two configs says so, or does not say it.
-  constexpr const char* tied = "tie_word_embeddings";
-  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
+  tie_embeddings(reader, out.decoder, true);
   const int64_t factor = ConfigReader(out.vision, reader.where()).whole("spatial_merge_size", 2, 1, 64);
   out.connector = {{"kind", "qwen2_vl"}, {"factor", factor}, {"norm_eps", 1e-5}};
   out.image_token_id = image_token(reader, 100295);
@@ -35,9 +33,7 @@ WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader) {
   out.vision["model_type"] = "video_llama_3_vision";
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  tie_embeddings(reader, out.decoder, false);
   out.connector = {{"kind", "mlp"}};
   out.image_token_id = reader.whole("image_token_id", 151655, 0);
   return out;
@@ -49,9 +45,7 @@ WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
   out.vision["model_type"] = "glm_ocr_vision";
   out.decoder = piece(reader, "text_config", Json::object());
   out.decoder["model_type"] = "glm_ocr_text";
-  // transformers ties them where either of the two configs says so.
-  out.decoder["tie_word_embeddings"] =
-      reader.flag("tie_word_embeddings", false) || out.decoder.value("tie_word_embeddings", Json()) == true;
+  tie_embeddings(reader, out.decoder, false);
   ConfigReader vision(out.vision, reader.where()), decoder(out.decoder, reader.where());
   const int64_t made = vision.whole("out_hidden_size", 1536, 1, most_features / 3),
                 read = decoder.whole("hidden_size", 1024, 1, most_features);
@@ -91,9 +85,7 @@ WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader) {
   out.decoder = text_piece(reader);
   out.decoder["model_type"] = "hunyuan_vl_text";
   rename_hunyuan(out.decoder);
-  // Tied where either of the two configs says so, or does not say it.
-  constexpr const char* tied = "tie_word_embeddings";
-  out.decoder[tied] = reader.flag(tied, true) || out.decoder.value(tied, Json()) != false;
+  tie_embeddings(reader, out.decoder, true);
   ConfigReader vision(out.vision, reader.where());
   out.connector = {{"kind", "hunyuan_vl"},
                    {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
