@@ -29,7 +29,7 @@ inline uint16_t free_port() {
 // Until all of them return. Throws what the first one that failed threw.
 inline void as_ranks(int64_t count, const std::function<void(const dist::Ranks& ranks)>& work,
                      std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  // PyTorch's recorder of collectives is one of the process, and writes to its map of groups without a lock.
+  // PyTorch's flight recorder is one for the whole process, and writes to its map of groups without a lock.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const uint16_t port = free_port();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(count));

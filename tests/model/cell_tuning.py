@@ -102,6 +102,12 @@ class CellTraining(CellPictures, picture_questions.Training):
         for shared, alone in zip(losses("shared"), losses("alone"), strict=True):
             self.assertAlmostEqual(shared, alone, delta=1e-4)
 
+    def expect_two_ranks_refused(self):
+        """Of a decoder with layers that read the rows before their own."""
+        said = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
+                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared", code=1)
+        self.assertIn("layers of the decoder have a convolution or a delta rule, which reads rows that another rank has", said)
+
 
 class ImageGeneration(CellPictures):
     """Of a model that reads images and no videos; processor_name is what messages call its image processor."""

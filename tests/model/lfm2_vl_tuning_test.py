@@ -2,10 +2,9 @@
 same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: lfm2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import sys
 import unittest
 
-from picture_questions import engine, folder, inputs_of, make, run
+from picture_questions import folder, inputs_of, make
 from cell_tuning import SAMPLES, CellPictures, ImageGeneration, ImageTraining, write_questions
 from lfm2_vl_processor import processor_of
 
@@ -52,9 +51,7 @@ class Training(Lfm2Vl, ImageTraining, unittest.TestCase):
 
     def test_two_ranks_share_texts_and_their_positions(self):
         """They do not, since a convolution reads the rows before its own."""
-        said = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
-                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared", code=1)
-        self.assertIn("layers of the decoder have a convolution or a delta rule, which reads rows that another rank has", said)
+        self.expect_two_ranks_refused()
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: minicpm_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import sys
 import unittest
 from unittest import mock
 
-from picture_questions import engine, folder, inputs_of, make, run
+from picture_questions import folder, inputs_of, make
 from cell_tuning import SAMPLES, WIDTH, CellPictures, ImageGeneration, ImageTraining, write_questions
 from minicpm_processor import processor_of
 from transformers.models.qwen3_5 import modeling_qwen3_5
@@ -60,9 +59,7 @@ class Training(MiniCpm, ImageTraining, unittest.TestCase):
 
     def test_two_ranks_share_texts_and_their_positions(self):
         """They do not, since a delta rule reads the rows before its own."""
-        said = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
-                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared", code=1)
-        self.assertIn("layers of the decoder have a convolution or a delta rule, which reads rows that another rank has", said)
+        self.expect_two_ranks_refused()
 
 
 if __name__ == "__main__":

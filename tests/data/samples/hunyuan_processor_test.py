@@ -11,12 +11,7 @@ HUNYUAN = ("{{ bos_token }}{% for message in messages %}{% for part in message['
            "{{ '<｜hy_place▁holder▁no▁100｜><｜hy_place▁holder▁no▁102｜><｜hy_place▁holder▁no▁101｜>' }}{% elif part['type'] == 'text' %}{{ part['text'] }}"
            "{% endif %}{% endfor %}{{ {'system': '<｜hy_place▁holder▁no▁3｜>', 'user': '<｜hy_User｜>', 'assistant': '<｜hy_Assistant｜>'}[message['role']] }}{% endfor %}")
 
-
-class HunYuanVLProcessor(processing_hunyuan_vl.HunYuanVLProcessor):
-    """With the image processor that needs no torchvision."""
-
-    def check_argument_for_proper_class(self, *_):
-        pass
+HunYuanVLProcessor = shared.alone(processing_hunyuan_vl.HunYuanVLProcessor)
 
 
 class HunyuanOcr(unittest.TestCase):
