@@ -223,6 +223,14 @@ std::vector<Shape> picture_shapes() {
            "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49280, "rms_norm_eps": 1e-5,
            "max_position_embeddings": 8192, "rope_theta": 1e5})",
        R"({"kind": "pixel_shuffle", "factor": 4})", 512, one_image, 1},
+      {"gemma3-4b", "Gemma 3 4B: SigLIP at 896 pixels, an image of which becomes 256 rows of the decoder",
+       R"({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+           "num_attention_heads": 16, "image_size": 896, "patch_size": 14, "vision_use_head": false})",
+       R"({"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "num_attention_heads": 8,
+           "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 10240, "vocab_size": 262208,
+           "sliding_window": 1024, "max_position_embeddings": 131072,
+           "rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
+       R"({"kind": "gemma3", "factor": 4})", 896, one_image, 1},
   };
 }
 
