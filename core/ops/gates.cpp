@@ -4,8 +4,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/concat.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/zeros.h>
 
 namespace fvlm::ops {
@@ -44,18 +42,6 @@ Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates) {
     const at::Tensor factor = gates.sigmoid();
     if (of_gates) of_gates->add(d_y * x.get() * factor * (1 - factor));
     if (in) in->add(d_y * factor);
-  });
-  return y;
-}
-
-Value gated_by_gelu(Tape& tape, const Value& x, const Value& gates) {
-  Value y(at::gelu(gates.data, "tanh").mul_(x.data), tape.records(x, gates));
-  if (!y.requires_grad()) return y;
-  tape.push([x = x.saved(), gates = gates.data, in = x.gradient, of_gates = gates.gradient, out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    if (of_gates) of_gates->add(at::gelu_backward(d_y * x.get(), gates, "tanh"));
-    if (in) in->add(at::gelu(gates, "tanh").mul_(d_y));
   });
   return y;
 }

@@ -1,4 +1,4 @@
-// Rows that are multiplied by a gate, as in Qwen3.5 and Gemma 4. They are ATen's and need no plugin.
+// Rows that are multiplied by a gate, as in Qwen3.5. They are ATen's and need no plugin.
 #pragma once
 #include "ops/parameter.h"
 #include "ops/tape.h"
@@ -13,8 +13,5 @@ QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t h
 
 // x * sigmoid(gates)
 Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates);
-
-// x * gelu(gates), with GELU's approximation with tanh.
-Value gated_by_gelu(Tape& tape, const Value& x, const Value& gates);
 
 } // namespace fvlm::ops

@@ -175,6 +175,9 @@ class Operations {
                    const at::Tensor& into = {});
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
+  // gelu(gate) * up, with GELU's approximation with tanh; the first as swiglu().
+  Value geglu(Tape& tape, const Value& gate_up);
+  Value geglu(Tape& tape, const Value& gate, const Value& up);
   // down(swiglu(gate_up)) + residual, where there is a residual; computed with padded() weights and as many columns of
   // SwiGLU's result where the rows of `down` are no multiple of 16 bytes. `columns`: how many; 0: as padded() says.
   Value linear_of_swiglu(Tape& tape, const Value& gate_up, const Layer& down, const Value& residual = {},
@@ -351,6 +354,8 @@ class Operations {
   void push_shared_weight_gradient(Tape& tape, const Linear& plain, const at::Tensor& x, const Layer& layer,
                                    const Value& y, const std::shared_ptr<SharedWeightGradient>& shared, size_t pass,
                                    InputGradient input_gradient);
+  // swiglu(), or with FVLM_GELU_TANH in `options` geglu().
+  Value gated(Tape& tape, const Value& gate_up, const at::Tensor& into, uint32_t options);
   // The linears of swiglu_mlp, and those that have SwiGLU or its derivative in them; null: there are none.
   struct SwigluLinears {
     const Linear *up = nullptr, *down = nullptr, *up_with_swiglu = nullptr, *down_of_swiglu = nullptr;

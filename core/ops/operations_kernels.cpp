@@ -165,10 +165,16 @@ const at::Tensor& Operations::ones(int64_t length) {
 }
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into) {
+  return gated(tape, gate_up, into, 0);
+}
+
+Value Operations::geglu(Tape& tape, const Value& gate_up) { return gated(tape, gate_up, {}, FVLM_GELU_TANH); }
+
+Value Operations::gated(Tape& tape, const Value& gate_up, const at::Tensor& into, uint32_t options) {
   const int64_t width = gate_up.data.size(1) / 2;
   const bool records = tape.records(gate_up);
   const SwiGlu& op = kernel<SwiGlu>(
-      kernels_query(FVLM_OP_SWIGLU, option_if(FVLM_WITH_BACKWARD, records), gate_up.data.size(0), width));
+      kernels_query(FVLM_OP_SWIGLU, options | option_if(FVLM_WITH_BACKWARD, records), gate_up.data.size(0), width));
   const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
   Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1), into), records);
   if (!records) return y;
@@ -185,6 +191,24 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
     backward.backward(half(gate_up.data, 0), half(gate_up.data, 1), d_y, {half(d, 0), half(d, 1)}, again);
     for (const Gradient::DataWork& work : data_work) work(again);
     gate_up.gradient->add(std::move(d));
+  });
+  return y;
+}
+
+Value Operations::geglu(Tape& tape, const Value& gate, const Value& up) {
+  const bool records = tape.records(gate, up);
+  const SwiGlu& op =
+      kernel<SwiGlu>(kernels_query(FVLM_OP_SWIGLU, FVLM_GELU_TANH | option_if(FVLM_WITH_BACKWARD, records),
+                                   gate.data.size(0), gate.data.size(1)));
+  Value y(op.forward(gate.data, up.data), records);
+  if (!records) return y;
+  tape.push([&op, gate = gate.saved(), up = up.saved(), of_gate = gate.gradient, of_up = up.gradient,
+             out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    SwiGlu::Gradients d = op.backward(gate.get(), up.get(), d_y);
+    if (of_gate) of_gate->add(std::move(d.gate));
+    if (of_up) of_up->add(std::move(d.up));
   });
   return y;
 }

@@ -3,8 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/relu.h>
@@ -84,24 +82,6 @@ Value relu_squared(Tape& tape, const Value& x) {
   tape.push([rows = x.data, in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->add(at::relu(rows).mul_(2).mul_(d_y));
-  });
-  return y;
-}
-
-Value geglu(Tape& tape, const Value& gate_up) {
-  const int64_t width = gate_up.data.size(1) / 2;
-  const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
-  const auto gated = [half](const at::Tensor& both) { return at::gelu(half(both, 0), "tanh").mul_(half(both, 1)); };
-  Value y(gated(gate_up.data), tape.records(gate_up));
-  if (!y.requires_grad()) return y;
-  tape.set_recompute(y, [gated, both = gate_up.data] { return gated(both); });
-  tape.push([half, both = gate_up.data, in = gate_up.gradient, out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    at::Tensor d = at::empty_like(both), d_gate = half(d, 0), d_up = half(d, 1);
-    at::gelu_backward_out(d_gate, d_y * half(both, 1), half(both, 0), "tanh");
-    at::mul_out(d_up, d_y, at::gelu(half(both, 0), "tanh"));
-    in->add(std::move(d));
   });
   return y;
 }

@@ -22,9 +22,6 @@ Value matmul(Tape& tape, const Value& x, const Weight& weight);
 // relu(x)^2
 Value relu_squared(Tape& tape, const Value& x);
 
-// gelu(gate) * up, with GELU's approximation with tanh, where gate_up holds the columns of gate, then those of up.
-Value geglu(Tape& tape, const Value& gate_up);
-
 // The leading columns of each row times the row's factor [rows, 1], in place: x must not be read any more.
 Value scale_columns(Tape& tape, const Value& x, int64_t columns, const at::Tensor& factors);
 

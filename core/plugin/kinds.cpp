@@ -272,7 +272,7 @@ std::vector<TableOperation> row_operations() {
           {.name = "swiglu",
            .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
            .op = FVLM_OP_SWIGLU,
-           .options = FVLM_WITH_OUTPUT,
+           .options = FVLM_WITH_OUTPUT | FVLM_GELU_TANH,
            .sizes = "ROWSxWIDTH",
            .rows_forward = 3,
            .rows_backward = 5},

@@ -1,9 +1,18 @@
-// gelu.h: the forms of GELU, by vectors.
+// gelu.h: SiLU and the forms of GELU, by vectors.
 #pragma once
 
 #include "common/vector_math.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
+
+// x sigmoid(x): what x is multiplied by, and its derivative.
+struct Silu {
+  FVLM_INLINE Vector factor(Vector x) const { return sigmoid(x); }
+  FVLM_INLINE Vector derivative(Vector x) const {
+    const Vector open = sigmoid(x);
+    return fma(x * open, 1.0f - open, open);
+  }
+};
 
 // GELU with erf: what x is multiplied by, and its derivative.
 struct ExactGelu {

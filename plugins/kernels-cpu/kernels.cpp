@@ -47,7 +47,9 @@ class KernelsCpu : public Kernels {
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
     const bool has_form = query.op == FVLM_OP_BIAS_GELU || (query.op == FVLM_OP_LINEAR && is_gelu_of_many_rows(query));
-    const std::uint32_t forms = has_form ? gelu_forms : 0;
+    const std::uint32_t forms = has_form                      ? gelu_forms
+                                : query.op == FVLM_OP_SWIGLU ? FVLM_GELU_TANH
+                                                             : 0;
     if ((query.options & ~(known_options | forms)) || (query.options & gelu_forms) == gelu_forms)
       return refuse("options %#x not supported", query.options);
     if (((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE) ||
@@ -113,7 +115,7 @@ class KernelsCpu : public Kernels {
   }
 
   void swiglu_forward(const fvlm_call&, const Query& query, const fvlm_swiglu_forward& a) const {
-    auto p = problem_of<SwigluProblem>(query);
+    auto p = swiglu_problem_of(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.y = rows_of(a.y, query, "y");
@@ -121,7 +123,7 @@ class KernelsCpu : public Kernels {
   }
 
   void swiglu_backward(const fvlm_call&, const Query& query, const fvlm_swiglu_backward& a) const {
-    auto p = problem_of<SwigluProblem>(query);
+    auto p = swiglu_problem_of(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.d_y = rows_of(a.d_y, query, "d_y");
@@ -461,6 +463,15 @@ class KernelsCpu : public Kernels {
     Problem p{};
     p.is_bfloat16 = query.dtype == bfloat16;
     p.width = query.width;
+    return p;
+  }
+
+  static SwigluProblem swiglu_problem_of(const Query& query) {
+    auto p = problem_of<SwigluProblem>(query);
+    const GeluForm form = gelu_form_of(query.options);
+    p.is_geglu = query.options & FVLM_GELU_TANH;
+    p.linear = form.linear;
+    p.cubic = form.cubic;
     return p;
   }
 

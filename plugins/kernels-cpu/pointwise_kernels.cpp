@@ -1,4 +1,4 @@
-// pointwise_kernels.cpp: SwiGLU, bias + GELU, LayerScale + residual, and the sum of partial parameter gradients.
+// pointwise_kernels.cpp: SwiGLU, GeGLU, bias + GELU, LayerScale + residual, and the sum of partial parameter gradients.
 #include "common/microkernel.h"
 #include "common/vector_math.h"
 #include "gelu.h"
@@ -8,29 +8,28 @@ namespace fvlm::plugins::FVLM_LEVEL {
 
 namespace {
 
-template <class Element>
-void swiglu_forward_rows(const SwigluProblem& p, int64_t first, int64_t last) {
+template <class Element, class Form>
+void swiglu_forward_rows(const SwigluProblem& p, Form form, int64_t first, int64_t last) {
   for (int64_t r = first; r < last; ++r) {
     const Element *gate = row_of<const Element>(p.gate, r), *up = row_of<const Element>(p.up, r);
     Element* y = row_of<Element>(p.y, r);
     for (int64_t c = 0; c < p.width; c += lanes) {
       const Vector g = load_at(gate, c, p.width);
-      store_at(y, c, p.width, g * sigmoid(g) * load_at(up, c, p.width));
+      store_at(y, c, p.width, g * form.factor(g) * load_at(up, c, p.width));
     }
   }
 }
 
-template <class Element>
-void swiglu_backward_rows(const SwigluProblem& p, int64_t first, int64_t last) {
+template <class Element, class Form>
+void swiglu_backward_rows(const SwigluProblem& p, Form form, int64_t first, int64_t last) {
   for (int64_t r = first; r < last; ++r) {
     const Element *gate = row_of<const Element>(p.gate, r), *up = row_of<const Element>(p.up, r),
                   *d_y = row_of<const Element>(p.d_y, r);
     Element *d_gate = row_of<Element>(p.d_gate, r), *d_up = row_of<Element>(p.d_up, r);
     for (int64_t c = 0; c < p.width; c += lanes) {
       const Vector g = load_at(gate, c, p.width), u = load_at(up, c, p.width), d = load_at(d_y, c, p.width);
-      const Vector s = sigmoid(g), silu = g * s;
-      store_at(d_up, c, p.width, d * silu);
-      store_at(d_gate, c, p.width, d * u * fma(silu, 1.0f - s, s));
+      store_at(d_up, c, p.width, d * g * form.factor(g));
+      store_at(d_gate, c, p.width, d * u * form.derivative(g));
     }
   }
 }
@@ -110,11 +109,18 @@ void sum_parts(const SumProblem& p) {
 } // namespace
 
 void swiglu_forward(const SwigluProblem& p, int64_t first, int64_t last) {
-  p.is_bfloat16 ? swiglu_forward_rows<Bfloat>(p, first, last) : swiglu_forward_rows<float>(p, first, last);
+  const auto rows = [&](auto form) {
+    p.is_bfloat16 ? swiglu_forward_rows<Bfloat>(p, form, first, last) : swiglu_forward_rows<float>(p, form, first, last);
+  };
+  p.is_geglu ? rows(SigmoidGelu{p.linear, p.cubic}) : rows(Silu{});
 }
 
 void swiglu_backward(const SwigluProblem& p, int64_t first, int64_t last) {
-  p.is_bfloat16 ? swiglu_backward_rows<Bfloat>(p, first, last) : swiglu_backward_rows<float>(p, first, last);
+  const auto rows = [&](auto form) {
+    p.is_bfloat16 ? swiglu_backward_rows<Bfloat>(p, form, first, last)
+                  : swiglu_backward_rows<float>(p, form, first, last);
+  };
+  p.is_geglu ? rows(SigmoidGelu{p.linear, p.cubic}) : rows(Silu{});
 }
 
 void gelu_forward(const GeluProblem& p, int64_t first, int64_t last) {

@@ -29,6 +29,8 @@ struct NormProblem {
 struct SwigluProblem {
   bool is_bfloat16;
   int64_t width;
+  bool is_geglu;
+  float linear, cubic; // of GeGLU's gate: x sigmoid(linear x + cubic x^3)
   Rows gate, up, y, d_y, d_gate, d_up;
 };
 

@@ -82,7 +82,10 @@ class KernelsCuda : public Kernels {
       return refuse("dtype %s is not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
-    const std::uint32_t form = query.op == FVLM_OP_BIAS_GELU ? query.options & gelu_forms : 0;
+    const std::uint32_t forms = query.op == FVLM_OP_BIAS_GELU ? gelu_forms
+                                : query.op == FVLM_OP_SWIGLU  ? FVLM_GELU_TANH
+                                                              : 0;
+    const std::uint32_t form = query.options & forms;
     if (form == gelu_forms) return refuse("quick_gelu and gelu_tanh are mutually exclusive");
     if (query.options & ~(known_options | form)) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE)
@@ -200,7 +203,7 @@ class KernelsCuda : public Kernels {
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& a) const {
     require(fits(query));
     Operands operands(query);
-    Swiglu p{};
+    Swiglu p = swiglu_of(query);
     p.gate = operands.rows(a.gate, "gate");
     p.up = operands.rows(a.up, "up");
     p.y = operands.rows(a.y, "y");
@@ -210,7 +213,7 @@ class KernelsCuda : public Kernels {
   void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& a) const {
     require(fits(query));
     Operands operands(query);
-    Swiglu p{};
+    Swiglu p = swiglu_of(query);
     p.gate = operands.rows(a.gate, "gate");
     p.up = operands.rows(a.up, "up");
     p.d_y = operands.rows(a.d_y, "d_y");
@@ -276,6 +279,13 @@ class KernelsCuda : public Kernels {
   // The most parameter gradients that the operation's backward sums.
   static int parameter_count(const Query& query) {
     return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_COLUMN_SUMS) != 0);
+  }
+
+  static Swiglu swiglu_of(const Query& query) {
+    Swiglu p{};
+    p.is_geglu = query.options & FVLM_GELU_TANH;
+    p.form = gelu_form_of(query.options);
+    return p;
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }

@@ -26,6 +26,8 @@ struct NormBackward {
 
 struct Swiglu {
   Rows gate, up, y, d_y, d_gate, d_up;
+  bool is_geglu;
+  GeluForm form; // of GeGLU's gate
 };
 
 struct BiasGelu {

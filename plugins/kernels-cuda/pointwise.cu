@@ -1,4 +1,4 @@
-// pointwise.cu: SwiGLU, bias + GELU and layer-scale + residual, forward and backward, as column operations
+// pointwise.cu: SwiGLU, GeGLU, bias + GELU and layer-scale + residual, forward and backward, as column operations
 // (common/cuda_columns.cuh): a thread keeps one pack of columns, so bias, scale and column sums stay in registers.
 //
 // Measured on an H100, bf16, buffers larger than the L2 (bench/LOG.md, 2026-11-22): SwiGLU of 16,384 x 8,192 275.3 us
@@ -11,8 +11,21 @@
 namespace fvlm::plugins {
 namespace {
 
-template <class Type, int pack>
-struct SwigluForward : ColumnOperation<Type, pack> {
+// The gate's activation in SwiGLU; in GeGLU it is a SigmoidGelu.
+struct Silu {
+  template <class Element>
+  __device__ float value(float x) const {
+    return x * sigmoid<Element>(x);
+  }
+  template <class Element>
+  __device__ float derivative(float x) const {
+    const float open = sigmoid<Element>(x);
+    return fmaf(x * open, 1 - open, open);
+  }
+};
+
+template <class Type, int pack, class Form>
+struct GatedForward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {};
@@ -30,18 +43,19 @@ struct SwigluForward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column&, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&)[1][pack]) const {
+    const Form form = kernel_form<Form>(p.form);
     float gate[pack], up[pack];
     loaded.gate.widen(gate);
     loaded.up.widen(up);
 #pragma unroll
-    for (int i = 0; i < pack; ++i) up[i] *= gate[i] * sigmoid<Type>(gate[i]);
+    for (int i = 0; i < pack; ++i) up[i] *= form.template value<Type>(gate[i]);
     write(at<Type>(p.y, row, first), up);
   }
 };
 
 // gives_y: also writes the output of the forward.
-template <class Type, int pack, bool gives_y>
-struct SwigluBackward : ColumnOperation<Type, pack> {
+template <class Type, int pack, class Form, bool gives_y>
+struct GatedBackward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {};
@@ -60,6 +74,7 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
   }
   __device__ void apply(const Column&, const Row& loaded, std::int64_t row, std::int64_t first,
                         float (&)[1][pack]) const {
+    const Form form = kernel_form<Form>(p.form);
     float gate[pack], up[pack], d_y[pack];
     loaded.gate.widen(gate);
     loaded.up.widen(up);
@@ -67,14 +82,14 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
     if constexpr (gives_y) {
       float y[pack];
 #pragma unroll
-      for (int i = 0; i < pack; ++i) y[i] = up[i] * (gate[i] * sigmoid<Type>(gate[i]));
+      for (int i = 0; i < pack; ++i) y[i] = up[i] * form.template value<Type>(gate[i]);
       write(at<Type>(p.y, row, first), y);
     }
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
-      const float open = sigmoid<Type>(gate[i]), silu = gate[i] * open;
-      gate[i] = d_y[i] * up[i] * fmaf(silu, 1 - open, open);
-      up[i] = d_y[i] * silu;
+      const float active = form.template value<Type>(gate[i]);
+      gate[i] = d_y[i] * up[i] * form.template derivative<Type>(gate[i]);
+      up[i] = d_y[i] * active;
     }
     write(at<Type>(p.d_gate, row, first), gate);
     write(at<Type>(p.d_up, row, first), up);
@@ -82,9 +97,17 @@ struct SwigluBackward : ColumnOperation<Type, pack> {
 };
 
 template <class Type, int pack>
-using SwigluBackwardAlone = SwigluBackward<Type, pack, false>;
+using SwigluForward = GatedForward<Type, pack, Silu>;
 template <class Type, int pack>
-using SwigluBackwardWithOutput = SwigluBackward<Type, pack, true>;
+using GegluForward = GatedForward<Type, pack, SigmoidGelu>;
+template <class Type, int pack>
+using SwigluBackward = GatedBackward<Type, pack, Silu, false>;
+template <class Type, int pack>
+using GegluBackward = GatedBackward<Type, pack, SigmoidGelu, false>;
+template <class Type, int pack>
+using SwigluBackwardWithOutput = GatedBackward<Type, pack, Silu, true>;
+template <class Type, int pack>
+using GegluBackwardWithOutput = GatedBackward<Type, pack, SigmoidGelu, true>;
 
 template <class Type, int pack, class Form>
 struct GeluForward : ColumnOperation<Type, pack> {
@@ -235,11 +258,16 @@ using LayerscaleBackwardSummed = LayerscaleBackward<Type, pack, 2>;
 } // namespace
 
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu) {
-  launch_columns<SwigluForward>(device, shape, swiglu);
+  swiglu.is_geglu ? launch_columns<GegluForward>(device, shape, swiglu)
+                  : launch_columns<SwigluForward>(device, shape, swiglu);
 }
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu) {
-  swiglu.y.data ? launch_columns<SwigluBackwardWithOutput>(device, shape, swiglu)
-                : launch_columns<SwigluBackwardAlone>(device, shape, swiglu);
+  if (swiglu.y.data)
+    swiglu.is_geglu ? launch_columns<GegluBackwardWithOutput>(device, shape, swiglu)
+                    : launch_columns<SwigluBackwardWithOutput>(device, shape, swiglu);
+  else
+    swiglu.is_geglu ? launch_columns<GegluBackward>(device, shape, swiglu)
+                    : launch_columns<SwigluBackward>(device, shape, swiglu);
 }
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
   gelu.form.exact ? launch_columns<ExactGeluForward>(device, shape, gelu)

@@ -223,6 +223,18 @@ Outcome swiglu_output(Context& context) {
   return supported_over_inputs<FVLM_OP_SWIGLU>(context, all);
 }
 
+Outcome geglu(Context& context) {
+  std::vector<KernelCase> all{{},
+                              {.rows = 33, .width = 20},
+                              {.rows = 300, .width = 1536},
+                              {.backward = false},
+                              {.magnitude = 100},
+                              {.rows = 33, .width = 20, .output = true},
+                              {.rows = 0}};
+  for (KernelCase& one : all) one.gelu_form = FVLM_GELU_TANH;
+  return supported_over_inputs<FVLM_OP_SWIGLU>(context, all);
+}
+
 template <uint32_t form>
 Outcome bias_gelu_form(Context& context) {
   return supported<FVLM_OP_BIAS_GELU>(context, {{.gelu_form = form},
@@ -280,6 +292,8 @@ std::vector<Check> kernel_option_checks() {
       {"linear_bfloat16_weight", "weights of bfloat16 and x of float32, where supports() says so",
        linear_bfloat16_weight, "linear_float*,linear_bfloat16,linear_residual"},
       {"swiglu_output", "y along with the gradients, where supports() says so", swiglu_output,
+       "swiglu_float*,swiglu_bfloat16"},
+      {"swiglu_gelu_tanh", "GeGLU: the gate has gelu's approximation with tanh, where supports() says so", geglu,
        "swiglu_float*,swiglu_bfloat16"}};
 }
 

@@ -66,16 +66,16 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.width}, c.seed * 16 + 1, c.dtype), normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype)};
 }
 
-std::vector<at::Tensor> formula(const Numbers& n, at::ScalarType work) {
+std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto gate = leaf(n.gate, work), up = leaf(n.up, work);
-  auto y = gate * at::sigmoid(gate) * up;
+  auto y = (c.gelu_form ? gelu_of(c, gate) : gate * at::sigmoid(gate)) * up;
   auto d = gradients({y}, {gate, up}, {n.d_y});
   return {y.detach(), d[0], d[1]};
 }
 
 Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
-  auto exact = formula(n, at::kDouble), naive = formula(n, c.dtype);
+  auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
   Expectation all{{"y", exact[0], naive[0], c.dtype}};
   if (c.backward) {
     all.push_back({"d_gate", exact[1], naive[1], c.dtype});

@@ -429,7 +429,7 @@ Value CellVit::finish_normed(Tape& tape, Operations& ops, const Layer& layer, co
   const auto [normed, attended] = ops.rmsnorm(tape, branch, x, layer.before_mlp.weight, layer.before_mlp.epsilon);
   const Value gate = layer.up[0](tape, ops, normed);
   const Value gated =
-      layer.up.size() > 1 ? ops::gated_by_gelu(tape, layer.up[1](tape, ops, normed), gate) : ops::geglu(tape, gate);
+      layer.up.size() > 1 ? ops.geglu(tape, gate, layer.up[1](tape, ops, normed)) : ops.geglu(tape, gate);
   return ops::add(tape, layer.after_mlp(tape, ops, layer.down(tape, ops, gated)), attended);
 }
 

@@ -181,8 +181,10 @@ sdk::Support Kernels::supports(const Query& query) {
   if ((query.options & FVLM_WITH_OUTPUT) && query.op != FVLM_OP_SWIGLU && !(query.options & FVLM_SWIGLU_INPUT))
     return sdk::refuse("options %#x not supported", query.options);
   constexpr uint32_t forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
-  const bool has_gelu = query.op == FVLM_OP_BIAS_GELU || query.op == FVLM_OP_LINEAR;
-  if ((query.options & forms) && (!has_gelu || (query.options & forms) == forms))
+  const uint32_t own_forms = query.op == FVLM_OP_BIAS_GELU || query.op == FVLM_OP_LINEAR ? forms
+                             : query.op == FVLM_OP_SWIGLU                                ? FVLM_GELU_TANH
+                                                                                         : 0;
+  if ((query.options & forms & ~own_forms) || (query.options & forms) == forms)
     return sdk::refuse("options %#x not supported", query.options);
   if ((query.options & FVLM_PER_HEAD) &&
       (query.op != FVLM_OP_RMSNORM || (query.options & (FVLM_WITH_RESIDUAL | FVLM_COMPENSATED)) || query.head_dim < 1 ||
@@ -264,22 +266,32 @@ void Kernels::rope(const fvlm_call&, const Query& query, const fvlm_rope_apply& 
                                          : rotated(x, positions, query.rotary_dim, query.rope_theta, inverse));
 }
 
-void Kernels::swiglu_forward(const fvlm_call&, const Query&, const fvlm_swiglu_forward& arguments) {
-  store(torch_tensor(arguments.y), at::silu(upcast(arguments.gate)).mul_(upcast(arguments.up)));
+static Tensor open_gate(const Tensor& gate, uint32_t options) {
+  return options & FVLM_GELU_TANH ? gelu_of(gate, options) : at::silu(gate);
+}
+
+void Kernels::swiglu_forward(const fvlm_call&, const Query& query, const fvlm_swiglu_forward& arguments) {
+  store(torch_tensor(arguments.y), open_gate(upcast(arguments.gate), query.options).mul_(upcast(arguments.up)));
 }
 
 struct SwigluGradients {
-  Tensor gate, up, silu;
+  Tensor gate, up, open; // open: the gate behind its activation
 };
 static SwigluGradients swiglu_gradients(const Tensor& gate, const Tensor& up, const Tensor& d_y) {
   const Tensor sigmoid = at::sigmoid(gate), silu = gate * sigmoid;
   return {(silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y), d_y * silu, silu};
 }
 
-void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_backward& arguments) {
-  const Tensor up = upcast(arguments.up);
-  const auto [d_gate, d_up, silu] = swiglu_gradients(upcast(arguments.gate), up, upcast(arguments.d_y));
-  const Tensor y = arguments.y ? silu * up : Tensor(); // before what they may alias is written
+static SwigluGradients geglu_gradients(const Tensor& gate, const Tensor& up, const Tensor& d_y, uint32_t options) {
+  Tensor open = open_gate(gate, options);
+  return {gelu_gradient(d_y * up, gate, options), d_y * open, open};
+}
+
+void Kernels::swiglu_backward(const fvlm_call&, const Query& query, const fvlm_swiglu_backward& arguments) {
+  const Tensor gate = upcast(arguments.gate), up = upcast(arguments.up), d = upcast(arguments.d_y);
+  const auto [d_gate, d_up, open] = query.options & FVLM_GELU_TANH ? geglu_gradients(gate, up, d, query.options)
+                                                                   : swiglu_gradients(gate, up, d);
+  const Tensor y = arguments.y ? open * up : Tensor(); // before what they may alias is written
   store(torch_tensor(arguments.d_up), d_up);
   store(torch_tensor(arguments.d_gate), d_gate);
   if (arguments.y) store(torch_tensor(arguments.y), y);
@@ -398,7 +410,7 @@ void Kernels::linear_input_gradient(const fvlm_call&, const Query& query, const 
       return both.narrow(1, which * query.inner, query.inner);
     };
     const SwigluGradients gradients = swiglu_gradients(half(gate_up, 0), half(gate_up, 1), of_swiglu);
-    if (arguments.x) store(torch_tensor(arguments.x), gradients.silu * half(gate_up, 1));
+    if (arguments.x) store(torch_tensor(arguments.x), gradients.open * half(gate_up, 1));
     store(half(d_x, 0), gradients.gate);
     return store(half(d_x, 1), gradients.up);
   }

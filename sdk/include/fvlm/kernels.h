@@ -50,7 +50,8 @@ enum {
                                    sum loses by rounding is kept in a tensor of its own, the compensation */
   FVLM_QUICK_GELU = 1u << 7,    /* bias_gelu, linear: x sigmoid(1.702 x) in place of the exact gelu */
   FVLM_GELU_TANH = 1u << 8,     /* bias_gelu, linear: the approximation with tanh, x sigmoid(2 sqrt(2/pi) (x + 0.044715
-                                   x^3)), in place of the exact gelu; not together with the one above */
+                                   x^3)), in place of the exact gelu; not together with the one above. swiglu: this
+                                   gelu of the gate in place of silu, which makes it GeGLU */
   FVLM_PER_HEAD = 1u << 9,      /* rmsnorm, without a residual: the columns are heads of head_dim each, normalized by
                                    themselves; weight and d_weight are [head_dim], one for all heads */
   FVLM_WITH_NORM = 1u << 10,    /* linear, forward alone: x is normalized first, as rmsnorm does */

@@ -137,11 +137,11 @@ Value Gemma4::run_layer(Tape& tape, Operations& ops, const Layer& layer, const V
   y = attend(ops.linear(tape, y, layer.in.weight, layer.in.bias));
   y = normed(tape, ops, ops.linear(tape, y, layer.out.weight, layer.out.bias), layer.attention_post_norm);
   auto [inner, sum] = ops.rmsnorm(tape, y, x, layer.mlp_norm, config_.rms_norm_eps, {}, compensation);
-  inner = ops::geglu(tape, ops.linear(tape, inner, layer.up));
+  inner = ops.geglu(tape, ops.linear(tape, inner, layer.up));
   inner = normed(tape, ops, ops.linear(tape, inner, layer.down), layer.mlp_post_norm);
   Value rows = ops::add(tape, inner, sum, compensation);
   if (own.defined()) {
-    Value branch = ops::gated_by_gelu(tape, own, ops.linear(tape, rows, layer.gate));
+    Value branch = ops.geglu(tape, ops.linear(tape, rows, layer.gate), own);
     branch = normed(tape, ops, ops.linear(tape, branch, layer.projection), layer.own_norm);
     rows = ops::add(tape, branch, rows, compensation);
   }

@@ -267,8 +267,8 @@ static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::S
   return shared.defined() ? shared : Operations::input_memory(weight, rows);
 }
 
-Value Llama::activated(Tape& tape, const Value& up) const {
-  return config_.gelu_gate ? ops::geglu(tape, up) : ops::relu_squared(tape, up);
+Value Llama::activated(Tape& tape, Operations& ops, const Value& up) const {
+  return config_.gelu_gate ? ops.geglu(tape, up) : ops::relu_squared(tape, up);
 }
 
 Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const {
@@ -277,7 +277,7 @@ Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const
     return ops.swiglu_mlp(tape, std::move(x), layer.up, layer.down, pass, into);
   }
   const Value up = ops.linear(tape, x, layer.up.weight, layer.up.bias, pass);
-  return ops.linear(tape, activated(tape, up), layer.down.weight, layer.down.bias, pass);
+  return ops.linear(tape, activated(tape, ops, up), layer.down.weight, layer.down.bias, pass);
 }
 
 template <class Mix>
@@ -414,7 +414,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     residual = ops.linear(no_grad, mixed, layer.out, residual);
     Value inner =
         ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
-    if (!has_swiglu()) inner = activated(no_grad, inner);
+    if (!has_swiglu()) inner = activated(no_grad, ops, inner);
     residual = with_added(ops.linear(no_grad, inner, layer.down, residual), i);
   }
   if (config_.post_norms) return normed(no_grad, ops, stream, norm_).data;

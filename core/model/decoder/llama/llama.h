@@ -75,7 +75,7 @@ class Llama : public Decoder {
                          const ops::FeatureAngles& angles) const;
   bool has_swiglu() const { return config_.gated_mlp && !config_.gelu_gate; }
   // The MLP's activation where it is another one.
-  Value activated(Tape& tape, const Value& up) const;
+  Value activated(Tape& tape, Operations& ops, const Value& up) const;
   Value mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const;
   // `mix`: what a layer has between its linears `in` and `out`, of the rows that `in` and `gates` make, with memory for
   // the result or none.
