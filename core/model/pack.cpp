@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/bidirectional_blocks.h"
 #include "model/connector/connector.h"
 #include "model/encoder/encoder.h"
 #include "model/row_positions.h"
@@ -202,7 +203,7 @@ void add_means(Pack& pack, Maps& maps, at::Device device) {
 }
 
 // The last row that each attends to, its own or one behind it.
-at::Tensor last_rows(const Maps& maps, BidirectionalRows bidirectional, int64_t rows, at::Device device) {
+std::vector<int32_t> last_rows(const Maps& maps, BidirectionalRows bidirectional, int64_t rows) {
   std::vector<int32_t> last(static_cast<size_t>(rows));
   std::iota(last.begin(), last.end(), 0);
   std::vector<bool> is_visual(static_cast<size_t>(rows));
@@ -216,7 +217,7 @@ at::Tensor last_rows(const Maps& maps, BidirectionalRows bidirectional, int64_t 
         last[row - 1] = last[row];
     begin = end;
   }
-  return tensor_of(last, device);
+  return last;
 }
 
 // The first row that each attends to whatever windows there are: those of a prompt to all of it.
@@ -229,6 +230,18 @@ at::Tensor first_rows(const Maps& maps, int64_t rows, at::Device device) {
     begin += maps.text_lengths[text];
   }
   return tensor_of(first, device);
+}
+
+// Which rows each attends to, where that is more than those before it.
+void add_ranges(Pack& pack, const Maps& maps, const Capacity& capacity, const FrameReader& reader, at::Device device) {
+  const BidirectionalRows bidirectional = reader.connector.bidirectional_rows();
+  const bool by_prompt = bidirectional == BidirectionalRows::prompt;
+  if (bidirectional == BidirectionalRows::none || (!by_prompt && capacity.frames == 0)) return;
+  const std::vector<int32_t> last = last_rows(maps, bidirectional, capacity.rows);
+  const int64_t usual = by_prompt ? capacity.rows : capacity.frames * reader.rows_per_frame;
+  pack.texts.last = tensor_of(last, device);
+  pack.texts.blocks = bidirectional_blocks(last, usual, device);
+  if (by_prompt) pack.texts.first = first_rows(maps, capacity.rows, device);
 }
 
 void require_grids(const Sample& sample, const FrameReader& reader) {
@@ -385,7 +398,9 @@ std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &bytes, &frame_source, &visual_source, &mean_rows, &mean_shares};
   for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments())
-    all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring, &each->last, &each->first});
+    all.insert(all.end(), {&each->cu_seqlens, &each->positions, &each->ring, &each->last, &each->first,
+                           &each->blocks.rows, &each->blocks.keys, &each->blocks.cu_seqlens_q,
+                           &each->blocks.cu_seqlens_kv, &each->blocks.place, &each->blocks.key_place});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;
@@ -393,7 +408,8 @@ std::vector<at::Tensor*> Pack::tensors() {
 
 std::vector<int64_t> Pack::shape() {
   std::vector<int64_t> shape;
-  for (const ops::Segments* each : segments()) shape.insert(shape.end(), {each->max_length, each->uniform_lengths});
+  for (const ops::Segments* each : segments())
+    shape.insert(shape.end(), {each->max_length, each->uniform_lengths, each->blocks.max_length});
   for (const at::Tensor* tensor : tensors()) append_shape(shape, *tensor);
   return shape;
 }
@@ -470,10 +486,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
     pack.texts.positions = at::stack(axes);
   }
 
-  const BidirectionalRows bidirectional = reader.connector.bidirectional_rows();
-  if (bidirectional == BidirectionalRows::prompt || (bidirectional == BidirectionalRows::visual && capacity.frames > 0))
-    pack.texts.last = last_rows(maps, bidirectional, capacity.rows, device);
-  if (bidirectional == BidirectionalRows::prompt) pack.texts.first = first_rows(maps, capacity.rows, device);
+  add_ranges(pack, maps, capacity, reader, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());
   std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);

@@ -8,6 +8,7 @@
 #pragma once
 #include "device/runtime.h"
 #include "ops/attention.h"
+#include "ops/bidirectional_attention.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
 #include "ops/parameter.h"
@@ -51,6 +52,7 @@ struct Segments {
   // int32 [rows]: the first row that each attends to although it is outside of the window, its own or one before it;
   // undefined: its own.
   at::Tensor first = {};
+  BidirectionalBlocks blocks = {}; // the same as `last`, for plugins
 };
 
 struct Rotary {
@@ -296,6 +298,9 @@ class Operations {
   const Attention& attention_for(fvlm_attention_query query);
   fvlm_attention_query attention_query(const Heads& q, const Heads& k, const Segments& of_q, const Segments& of_kv,
                                        const AttentionShape& shape) const;
+  // As range_attention, by plugins; undefined where they have no such calls.
+  Value bidirectional_attention(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& segments,
+                                const AttentionShape& shape, const at::Tensor& into);
   Value range_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,
                         const at::Tensor& into);
   Value ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& segments, const AttentionShape& shape,

@@ -240,6 +240,7 @@ fvlm_attention_query Operations::attention_query(const Heads& q, const Heads& k,
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             const AttentionShape& shape, const at::Tensor& into, const Value& shared_kv) {
   if (of_q.ring.defined()) return ring_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
+  if (Value y = bidirectional_attention(tape, q, k, v, of_q, shape, into); y.defined()) return y;
   if ((shape.causal && of_q.last.defined()) || shape.softcap > 0)
     return range_attention(tape, std::move(q), std::move(k), std::move(v), of_q, shape, into);
   const bool records = tape.records(q.value, k.value, v.value);
@@ -327,6 +328,35 @@ Value Operations::range_attention(Tape& tape, Heads q, Heads k, Heads v, const S
     const auto [d_q, d_k, d_v] = compute(ranges, rows(q), rows(k), rows(v), d_out, {});
     add_gradients(q, k, v, head_dim, [&, &d_q = d_q, &d_k = d_k, &d_v = d_v](const Attention::Gradients& d) {
       d.q.copy_(d_q), d.k.copy_(d_k), d.v.copy_(d_v);
+    });
+  });
+  return y;
+}
+
+Value Operations::bidirectional_attention(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& segments,
+                                          const AttentionShape& shape, const at::Tensor& into) {
+  if (!shape.causal || !segments.blocks.defined() || shape.softcap > 0) return {};
+  auto query = attention_query(q, k, segments, segments, shape);
+  if (query.window && segments.first.defined()) return {}; // which is outside of a window
+  const BidirectionalAttention op(query, segments.blocks, [this](const fvlm_attention_query& part) -> const Attention& {
+    return attention_for(part);
+  });
+  if (!op.has_plugins()) return {};
+  const bool records = tape.records(q.value, k.value, v.value);
+  if (shape.rotary.dimensions > 0)
+    rotate(tape, q, k, v, segments.positions, segments.positions, shape.head_dim, shape.rotary);
+  const Packing packing{segments.cu_seqlens, segments.cu_seqlens, {}, {}};
+  const auto rows = [dim = shape.head_dim](const Heads& heads) { return heads_of(heads.value.data, heads, dim); };
+  const auto output = op.forward(rows(q), rows(k), rows(v), packing,
+                                 into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
+  Value y(output.out.flatten(1), records);
+  if (!records) return y;
+  if (!is_packed_qkv(q, k, v, shape.head_dim)) announce(q, k, v, shape.head_dim);
+  tape.push([op, q, k, v, rows, packing, output, head_dim = shape.head_dim, out = y.gradient] {
+    const at::Tensor gradient = out->take();
+    if (!gradient.defined()) return;
+    add_gradients(q, k, v, head_dim, [&](const Attention::Gradients& d) {
+      op.backward(rows(q), rows(k), rows(v), packing, output, gradient.unflatten(1, {q.count, head_dim}), d);
     });
   });
   return y;

@@ -168,7 +168,9 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
   return gated(tape, gate_up, into, 0);
 }
 
-Value Operations::geglu(Tape& tape, const Value& gate_up) { return gated(tape, gate_up, {}, FVLM_GELU_TANH); }
+Value Operations::geglu(Tape& tape, const Value& gate_up) {
+  return gated(tape, gate_up, {}, FVLM_GELU_TANH);
+}
 
 Value Operations::gated(Tape& tape, const Value& gate_up, const at::Tensor& into, uint32_t options) {
   const int64_t width = gate_up.data.size(1) / 2;
@@ -197,19 +199,18 @@ Value Operations::gated(Tape& tape, const Value& gate_up, const at::Tensor& into
 
 Value Operations::geglu(Tape& tape, const Value& gate, const Value& up) {
   const bool records = tape.records(gate, up);
-  const SwiGlu& op =
-      kernel<SwiGlu>(kernels_query(FVLM_OP_SWIGLU, FVLM_GELU_TANH | option_if(FVLM_WITH_BACKWARD, records),
-                                   gate.data.size(0), gate.data.size(1)));
+  const SwiGlu& op = kernel<SwiGlu>(kernels_query(
+      FVLM_OP_SWIGLU, FVLM_GELU_TANH | option_if(FVLM_WITH_BACKWARD, records), gate.data.size(0), gate.data.size(1)));
   Value y(op.forward(gate.data, up.data), records);
   if (!records) return y;
-  tape.push([&op, gate = gate.saved(), up = up.saved(), of_gate = gate.gradient, of_up = up.gradient,
-             out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    SwiGlu::Gradients d = op.backward(gate.get(), up.get(), d_y);
-    if (of_gate) of_gate->add(std::move(d.gate));
-    if (of_up) of_up->add(std::move(d.up));
-  });
+  tape.push(
+      [&op, gate = gate.saved(), up = up.saved(), of_gate = gate.gradient, of_up = up.gradient, out = y.gradient] {
+        const at::Tensor d_y = out->take();
+        if (!d_y.defined()) return;
+        SwiGlu::Gradients d = op.backward(gate.get(), up.get(), d_y);
+        if (of_gate) of_gate->add(std::move(d.gate));
+        if (of_up) of_up->add(std::move(d.up));
+      });
   return y;
 }
 

@@ -1,56 +1,22 @@
 #include "ops/ring_attention.h"
 
-#include <ATen/TensorOperators.h>
+#include "ops/merged_outputs.h"
+
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/exp2.h>
-#include <ATen/ops/logaddexp2.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 namespace fvlm::ops {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
-at::ScalarType sum_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 // Keys and values of one rank as they are sent.
 at::Tensor together(const at::Tensor& k, const at::Tensor& v) {
   return at::concat({k, v}, 1).contiguous();
 }
-
-// Outputs of several parts of the keys: their mean, weighted by the exponentials of the log-sum-exps. A row that no key
-// was visible to has minus infinity here.
-struct Merge {
-  at::Tensor out, log_sum_exp;
-
-  explicit Merge(const Attention::Output& first)
-      : out(first.out.to(sum_type(first.out))), log_sum_exp(without_keys_last(first.saved.front())) {}
-
-  static at::Tensor without_keys_last(const at::Tensor& log_sum_exp) {
-    return at::where(log_sum_exp == infinity, -infinity, log_sum_exp);
-  }
-  // `part`: of the rows from `first` on.
-  void add(const Attention::Output& part, int64_t first) {
-    const int64_t rows = part.out.size(0);
-    const at::Tensor before = log_sum_exp.narrow(0, first, rows), own = without_keys_last(part.saved.front()),
-                     sum = at::logaddexp2(before, own), of_rows = out.narrow(0, first, rows);
-    const auto share = [&](const at::Tensor& of) {
-      return at::where(sum == -infinity, 0, at::exp2(of - sum)).unsqueeze(2);
-    };
-    of_rows.mul_(share(before)).addcmul_(part.out.to(out.scalar_type()), share(own));
-    before.copy_(sum);
-  }
-  at::Tensor abi_log_sum_exp() const { return at::where(log_sum_exp == -infinity, infinity, log_sum_exp); }
-};
 
 } // namespace
 
@@ -121,7 +87,7 @@ RingAttention::Output RingAttention::forward(const at::Tensor& q, const at::Tens
                                              const at::Tensor& into) const {
   const int64_t heads = k.size(1);
   at::Tensor kv = together(k, v);
-  std::optional<Merge> merge;
+  std::optional<MergedOutputs> merge;
   for (int64_t step = 0; step < context_.ranks; ++step) {
     at::Tensor next;
     dist::PendingPointer coming;
@@ -138,8 +104,8 @@ RingAttention::Output RingAttention::forward(const at::Tensor& q, const at::Tens
     coming->wait();
     kv = std::move(next);
   }
-  Output merged{output_or_new(into, q.sizes(), q.scalar_type(), q.device()), merge->abi_log_sum_exp()};
-  merged.out.copy_(merge->out);
+  Output merged{output_or_new(into, q.sizes(), q.scalar_type(), q.device()), merge->log_sum_exp()};
+  merged.out.copy_(merge->out());
   return merged;
 }
 
@@ -147,9 +113,9 @@ void RingAttention::backward(const at::Tensor& q, const at::Tensor& k, const at:
                              const at::Tensor& d_out, const Attention::Gradients& into) const {
   const int64_t heads = k.size(1);
   at::Tensor kv = together(k, v);
-  const at::Tensor d_q = at::zeros_like(q, q.options().dtype(sum_type(q)), at::MemoryFormat::Contiguous);
+  const at::Tensor d_q = at::zeros_like(q, q.options().dtype(type_of_sums(q)), at::MemoryFormat::Contiguous);
   // Of the keys and values that are here; what previous ranks added to it arrives while this one computes its part.
-  at::Tensor d_kv = at::zeros_like(kv, kv.options().dtype(sum_type(kv))), arriving;
+  at::Tensor d_kv = at::zeros_like(kv, kv.options().dtype(type_of_sums(kv))), arriving;
   dist::PendingPointer d_coming;
   for (int64_t step = 0; step < context_.ranks; ++step) {
     at::Tensor next;

@@ -89,6 +89,8 @@ struct KindOf<fvlm_attention_v1> {
   static std::string shape(const Query& query);
   static std::string unknown_field(const fvlm_attention_v1& table, const Query& query) {
     if (query.partial && !(table.features & FVLM_ATTENTION_PARTIAL)) return "partial";
+    if (query.partial && query.window && !(table.features & FVLM_ATTENTION_PARTIAL_WINDOWS))
+      return "window beside partial";
     return query.window && !(table.features & FVLM_ATTENTION_WINDOWS) ? "window" : "";
   }
 };

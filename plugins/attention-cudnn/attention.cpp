@@ -3,6 +3,7 @@
 #include "common/cuda_device.h"
 #include "decode_attention.h"
 #include "graphs.h"
+#include "partial_statistics.h"
 #include "segment_layout.h"
 #include "short_backward.h"
 #include "uniform_lengths.h"
@@ -20,11 +21,12 @@ using std::int64_t;
 
 class AttentionCudnn : public Attention {
  public:
-  static constexpr std::uint32_t features = FVLM_ATTENTION_WINDOWS;
+  static constexpr std::uint32_t features =
+      FVLM_ATTENTION_PARTIAL | FVLM_ATTENTION_WINDOWS | FVLM_ATTENTION_PARTIAL_WINDOWS;
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
-    const bool decodes = query.max_seqlen_q == 1;
+    const bool decodes = query.max_seqlen_q == 1 && !is_partial(query);
     if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !decodes))
       return refuse("dtype %s is not supported%s", sdk::name_of(query.dtype),
                     query.dtype == float32 ? " with more than one query per segment" : "");
@@ -60,7 +62,9 @@ class AttentionCudnn : public Attention {
   void requirements(const Query& query, Requirements& requirements) {
     require(supports(query));
     const bool decodes = uses_decode_kernels(query);
-    if (query.needs_backward)
+    if (is_partial(query))
+      requirements.save(float32, {query.tokens_q, query.heads_q});
+    else if (query.needs_backward)
       requirements.save(
           float32, {uniform_segments(query), query.heads_q, decodes ? int64_t{1} : padded_length(query.max_seqlen_q)});
     if (decodes || is_empty(query)) return;
@@ -121,11 +125,13 @@ class AttentionCudnn : public Attention {
 
   struct Scratch {
     std::int32_t *lengths_q, *lengths_kv, *offsets[operand_count];
+    float* statistics; // of partial calls, as cuDNN has them
     Span<char> cudnn;
   };
 
   static bool uses_decode_kernels(const Query& query) {
-    return query.max_seqlen_q == 1 && decode_supported(query.head_dim, query.heads_q, query.heads_kv);
+    return query.max_seqlen_q == 1 && !is_partial(query) &&
+           decode_supported(query.head_dim, query.heads_q, query.heads_kv);
   }
   static bool is_empty(const Query& query) {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
@@ -133,15 +139,15 @@ class AttentionCudnn : public Attention {
   // What cuDNN saves where lengths were taken for uniform is not by segment until that has been verified.
   static bool uses_short_backward(const Query& query) {
     return is_hopper(query.device) && query.head_dim == short_head_dim && !uses_decode_kernels(query) &&
-           std::max(query.max_seqlen_q, query.max_seqlen_kv) <= max_short_rows && window_of(query) == 0 &&
-           (query.even || uniform_stride(query) == 0);
+           !is_partial(query) && std::max(query.max_seqlen_q, query.max_seqlen_kv) <= max_short_rows &&
+           window_of(query) == 0 && (query.even || uniform_stride(query) == 0);
   }
   // If there are exactly as many tokens as full segments would have, as in a vision tower, cuDNN is called with fixed
   // lengths, which is a quarter faster; unless the query guarantees uniform lengths, they are verified afterwards.
   // Returns the number of segments per full one (see uniform_lengths.h), or 0: use ragged lengths. Causal calls are
   // text, whose token count may match by chance.
   static int uniform_stride(const Query& query) {
-    if (query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
+    if (query.max_seqlen_q < 64 || query.max_seqlen_kv < 64 || is_partial(query)) return 0;
     if (query.even) return 1;
     if (query.causal) return 0;
     const auto is_full = [&](int64_t uniform_segments) {
@@ -220,6 +226,9 @@ class AttentionCudnn : public Attention {
     scratch.lengths_kv = workspace.take<std::int32_t>(query.segments).data();
     for (int i = 0; i < (backward ? operand_count : d_out); ++i)
       scratch.offsets[i] = workspace.take<std::int32_t>(query.segments + 1).data();
+    if (is_partial(query))
+      scratch.statistics =
+          workspace.take<float>(query.segments * query.heads_q * padded_length(query.max_seqlen_q)).data();
     scratch.cudnn = workspace.take<char>(static_cast<int64_t>(graph.workspace()));
     return scratch;
   }
@@ -269,15 +278,30 @@ class AttentionCudnn : public Attention {
       segment_layout.offsets[segment_layout.offset_count++] = {scratch.offsets[i], operands.rows[i].row_stride,
                                                                is_key_side(i) ? Side::key : Side::query};
     }
-    slots[slot_lse] = operands.lse;
+    slots[slot_lse] = is_partial(query) ? scratch.statistics : operands.lse;
     slots[slot_lengths_q] = segment_layout.lengths_q = scratch.lengths_q;
     slots[slot_lengths_kv] = segment_layout.lengths_kv = scratch.lengths_kv;
     cudnn_.set_stream(call.stream);
     if (!shape.uniform) write_segment_layout(call, segment_layout);
+    if (is_partial(query) && backward) write_by_segment(call, statistics_of(query, operands, scratch));
     plan.run(cudnn_, slots, scratch.cudnn.data());
+    if (is_partial(query) && !backward) write_by_row(call, statistics_of(query, operands, scratch));
     if (!shape.uniform || query.even) return;
     const UniformProblem problem = uniform_problem(query, operands, segment_layout);
     backward ? verify_uniform_backward(call, query.dtype, problem) : verify_uniform_forward(call, query.dtype, problem);
+  }
+
+  static PartialStatistics statistics_of(const Query& query, const Operands& operands, const Scratch& scratch) {
+    PartialStatistics statistics;
+    statistics.cu_q = operands.cu_q;
+    statistics.cu_kv = operands.cu_kv;
+    statistics.segments = static_cast<int>(query.segments);
+    statistics.heads = query.heads_q;
+    statistics.max_rows = static_cast<int>(padded_length(query.max_seqlen_q));
+    statistics.causal = query.causal != 0;
+    statistics.by_segment = scratch.statistics;
+    statistics.by_row = operands.lse;
+    return statistics;
   }
 
   static Segments segments_of(const Query& query, const Operands& operands) {

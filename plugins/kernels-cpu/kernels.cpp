@@ -47,9 +47,7 @@ class KernelsCpu : public Kernels {
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
     const bool has_form = query.op == FVLM_OP_BIAS_GELU || (query.op == FVLM_OP_LINEAR && is_gelu_of_many_rows(query));
-    const std::uint32_t forms = has_form                      ? gelu_forms
-                                : query.op == FVLM_OP_SWIGLU ? FVLM_GELU_TANH
-                                                             : 0;
+    const std::uint32_t forms = has_form ? gelu_forms : query.op == FVLM_OP_SWIGLU ? FVLM_GELU_TANH : 0;
     if ((query.options & ~(known_options | forms)) || (query.options & gelu_forms) == gelu_forms)
       return refuse("options %#x not supported", query.options);
     if (((query.options & FVLM_WITH_FREQUENCIES) && query.op != FVLM_OP_ROPE) ||
@@ -470,8 +468,7 @@ class KernelsCpu : public Kernels {
     auto p = problem_of<SwigluProblem>(query);
     const GeluForm form = gelu_form_of(query.options);
     p.is_geglu = query.options & FVLM_GELU_TANH;
-    p.linear = form.linear;
-    p.cubic = form.cubic;
+    p.linear = form.linear, p.cubic = form.cubic;
     return p;
   }
 

@@ -110,7 +110,8 @@ void sum_parts(const SumProblem& p) {
 
 void swiglu_forward(const SwigluProblem& p, int64_t first, int64_t last) {
   const auto rows = [&](auto form) {
-    p.is_bfloat16 ? swiglu_forward_rows<Bfloat>(p, form, first, last) : swiglu_forward_rows<float>(p, form, first, last);
+    p.is_bfloat16 ? swiglu_forward_rows<Bfloat>(p, form, first, last)
+                  : swiglu_forward_rows<float>(p, form, first, last);
   };
   p.is_geglu ? rows(SigmoidGelu{p.linear, p.cubic}) : rows(Silu{});
 }

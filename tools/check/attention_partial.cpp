@@ -26,6 +26,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity(), log_2 = 0.6
 struct PartialCase {
   at::ScalarType dtype = at::kFloat;
   bool causal = false; // within the call's own keys; all others come before them
+  int window = 0;      // of the call's own keys
   int heads_q = 4, heads_kv = 2, head_dim = 64;
   Lengths lengths_q = {5, 17, 9}, lengths_kv = {5, 17, 9}; // of the call
   Lengths others = {3, 0, 20};                             // keys of other calls, of each segment
@@ -54,6 +55,7 @@ fvlm_attention_query query_of(const PartialCase& c, at::Device device) {
   query.scale = static_cast<float>(c.scale());
   query.rope_theta = 10000;
   query.needs_backward = query.partial = 1;
+  query.window = c.window;
   return query;
 }
 
@@ -91,7 +93,8 @@ void compute(const PartialCase& c, Numbers& n, const at::Tensor& other_k, const 
     const auto of_keys = [&](const at::Tensor& x, int64_t first, int64_t count) {
       return x.narrow(0, first, count).to(work).repeat_interleave(group, 1).transpose(0, 1);
     };
-    const at::Tensor visible = at::arange(keys).unsqueeze(0) <= at::arange(rows).unsqueeze(1) + keys - rows;
+    const at::Tensor back = at::arange(rows).unsqueeze(1) + keys - rows - at::arange(keys).unsqueeze(0);
+    const at::Tensor visible = c.window ? back.ge(0).logical_and(back.lt(c.window)) : back.ge(0);
     const Segment segment{queries(n.q),
                           of_keys(n.k, at_kv, keys),
                           of_keys(n.v, at_kv, keys),
@@ -213,18 +216,20 @@ std::string check_log_sum_exp(const PartialCase& c, const Run& run, double& wors
   return largest <= tolerance ? "" : fmt::format("saved[0] differs by {}, {} is allowed", largest, tolerance);
 }
 
-bool is_known(Context& context) {
+bool has_feature(Context& context, uint32_t feature) {
   const auto& table = context.table<fvlm_attention_v1>();
-  return table.base.struct_size >= sizeof table && (table.features & FVLM_ATTENTION_PARTIAL);
+  return table.base.struct_size >= sizeof table && (table.features & feature);
 }
 
 Trial partial_trial(const PartialCase& c) {
   Trial trial;
-  trial.label = fmt::format("{}{}, {}:{} heads of {}, {} rows, {} keys and {} of other calls", name_of(c.dtype),
-                            c.causal ? " causal" : "", c.heads_q, c.heads_kv, c.head_dim, fmt::join(c.lengths_q, " "),
+  trial.label = fmt::format("{}{}{}, {}:{} heads of {}, {} rows, {} keys and {} of other calls", name_of(c.dtype),
+                            c.causal ? " causal" : "", c.window ? fmt::format(" window of {}", c.window) : "",
+                            c.heads_q, c.heads_kv, c.head_dim, fmt::join(c.lengths_q, " "),
                             fmt::join(c.lengths_kv, " "), fmt::join(c.others, " "));
   trial.supports = [c](Context& context) {
-    if (!is_known(context)) return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_PARTIAL"};
+    if (!has_feature(context, c.window ? FVLM_ATTENTION_PARTIAL_WINDOWS : FVLM_ATTENTION_PARTIAL))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks it"};
     return query_support(context.table<fvlm_attention_v1>().supports, query_of(c, context.device));
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
@@ -248,14 +253,23 @@ Outcome partial(Context& context, bool captured) {
       {.lengths_q = {0, 17, 9}, .lengths_kv = {30, 0, 7}, .others = {4, 0, 0}},
       {.causal = true, .heads_q = 9, .heads_kv = 3, .lengths_q = {200, 1}, .lengths_kv = {200, 1}, .others = {90, 300}},
       {.heads_q = 2, .heads_kv = 2, .lengths_q = {150, 200}, .lengths_kv = {200, 150}, .others = {1, 0}},
-      {.heads_q = 6, .heads_kv = 2, .lengths_q = {600}, .lengths_kv = {300}, .others = {600}, .padding = 40}};
+      {.heads_q = 6, .heads_kv = 2, .lengths_q = {600}, .lengths_kv = {300}, .others = {600}, .padding = 40},
+      {.causal = true, .head_dim = 256, .lengths_q = {9, 200, 1}, .lengths_kv = {8, 199, 0}, .others = {1, 5, 7}},
+      {.causal = true, .window = 30, .lengths_q = {20, 100}, .lengths_kv = {20, 100}, .others = {8, 0}},
+      {.causal = true,
+       .window = 64,
+       .heads_q = 8,
+       .head_dim = 256,
+       .lengths_q = {200, 40},
+       .lengths_kv = {200, 40},
+       .others = {20, 9}}};
   std::vector<PartialCase> all;
   for (const auto dtype : floating)
     for (PartialCase one : cases) {
       one.dtype = dtype;
       all.push_back(one);
     }
-  if (!is_known(context)) return not_applicable("features lacks FVLM_ATTENTION_PARTIAL");
+  if (!has_feature(context, FVLM_ATTENTION_PARTIAL)) return not_applicable("features lacks FVLM_ATTENTION_PARTIAL");
   return expect_correct(context, trials_of(all, partial_trial), {.captured = captured});
 }
 

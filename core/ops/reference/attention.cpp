@@ -52,8 +52,8 @@ sdk::Support Attention::supports(const Query& query) {
   if (is_partial(query) && (query.rotary_dim != 0 || query.guests || query.queries_alone || !query.needs_backward))
     return sdk::refuse("partial with rotary embedding, guests or queries_alone, or without a backward");
   if (const int window = window_of(query);
-      window < 0 || (window > 0 && (!query.causal || query.tokens_q != query.tokens_kv || query.guests ||
-                                    query.queries_alone || is_partial(query))))
+      window < 0 ||
+      (window > 0 && (!query.causal || query.tokens_q != query.tokens_kv || query.guests || query.queries_alone)))
     return sdk::refuse("a window of %d without a causal mask or with other queries than keys", window);
   const bool on_host = query.device.type == FVLM_CPU;
   return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");

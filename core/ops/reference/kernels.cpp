@@ -289,8 +289,8 @@ static SwigluGradients geglu_gradients(const Tensor& gate, const Tensor& up, con
 
 void Kernels::swiglu_backward(const fvlm_call&, const Query& query, const fvlm_swiglu_backward& arguments) {
   const Tensor gate = upcast(arguments.gate), up = upcast(arguments.up), d = upcast(arguments.d_y);
-  const auto [d_gate, d_up, open] = query.options & FVLM_GELU_TANH ? geglu_gradients(gate, up, d, query.options)
-                                                                   : swiglu_gradients(gate, up, d);
+  const auto [d_gate, d_up, open] =
+      query.options & FVLM_GELU_TANH ? geglu_gradients(gate, up, d, query.options) : swiglu_gradients(gate, up, d);
   const Tensor y = arguments.y ? open * up : Tensor(); // before what they may alias is written
   store(torch_tensor(arguments.d_up), d_up);
   store(torch_tensor(arguments.d_gate), d_gate);

@@ -14,7 +14,8 @@ struct OnDevice {
 
 struct Attention : sdk::Attention, OnDevice {
   using OnDevice::OnDevice;
-  static constexpr uint32_t features = FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL | FVLM_ATTENTION_WINDOWS;
+  static constexpr uint32_t features =
+      FVLM_ATTENTION_APPENDS | FVLM_ATTENTION_PARTIAL | FVLM_ATTENTION_WINDOWS | FVLM_ATTENTION_PARTIAL_WINDOWS;
   static sdk::Support supports(const Query& query);
   void requirements(const Query& query, sdk::Requirements& wanted) const;
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments);

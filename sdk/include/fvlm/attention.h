@@ -78,8 +78,9 @@ typedef struct fvlm_attention_query {
   int32_t partial;       /* 1: see above; never together with rotary_dim, guests or queries_alone, and always with
                             needs_backward. Only for plugins with FVLM_ATTENTION_PARTIAL */
   int32_t window; /* 0: none. Else a query attends to the last `window` keys up to its own alone: with causal, and
-                     with segments that are the same of queries and of keys; never together with guests,
-                     queries_alone or partial. Only for plugins with FVLM_ATTENTION_WINDOWS */
+                     with segments that are the same of queries and of keys; never together with guests or
+                     queries_alone. Only for plugins with FVLM_ATTENTION_WINDOWS, together with partial only for
+                     those with FVLM_ATTENTION_PARTIAL_WINDOWS */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
@@ -123,9 +124,10 @@ typedef struct fvlm_paged_attention_query {
 
 /* Bits of fvlm_attention_v1.features. */
 enum {
-  FVLM_ATTENTION_APPENDS = 1u << 0, /* supports_paged reads the query's `appends` and what follows it */
-  FVLM_ATTENTION_PARTIAL = 1u << 1, /* supports reads the query's `partial` */
-  FVLM_ATTENTION_WINDOWS = 1u << 2  /* supports and supports_paged read the queries' `window` */
+  FVLM_ATTENTION_APPENDS = 1u << 0,        /* supports_paged reads the query's `appends` and what follows it */
+  FVLM_ATTENTION_PARTIAL = 1u << 1,        /* supports reads the query's `partial` */
+  FVLM_ATTENTION_WINDOWS = 1u << 2,        /* supports and supports_paged read the queries' `window` */
+  FVLM_ATTENTION_PARTIAL_WINDOWS = 1u << 3 /* `partial` and `window` may be in one query */
 };
 
 /* The last dimension of q, k_pages, v_pages and out is contiguous, their other strides are free. The int32 tensors are
