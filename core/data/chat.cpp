@@ -63,7 +63,10 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& v
                            const std::optional<std::string>& name)
     : tokenizer_(tokenizer), tool_tokens_(ToolTokens::of(tokenizer)), has_marks_(visual_rows.in_place) {
   if (name) {
+    constexpr const char* with_tools = "tool_use";
     own_ = std::make_shared<const OwnTemplate>(tokenizer, *name, has_marks_);
+    if (*name == "default" && OwnTemplate::is_in(tokenizer.folder(), with_tools))
+      own_tools_ = std::make_shared<const OwnTemplate>(tokenizer, with_tools, has_marks_);
     return;
   }
   start_ = required(tokenizer, "<|im_start|>");
@@ -76,7 +79,7 @@ ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_vie
   std::vector<Turn> all;
   if (!system.empty()) all.push_back({"system", std::string(system)});
   all.insert(all.end(), turns.begin(), turns.end());
-  const ChatText chat = own_->render(all, prompt, values);
+  const ChatText chat = (values.tools && own_tools_ ? own_tools_ : own_)->render(all, prompt, values);
   ChatTokens out;
   Tokenizer::Encoder encoder(tokenizer_);
   // SentencePiece gives a text a space in front. One that continues another in the middle of a line has its own.
@@ -208,6 +211,25 @@ std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::stri
   append_token(start_, false, out);
   append_text("assistant\n", false, out);
   return std::move(out.ids);
+}
+
+const ToolCallForm* ChatTemplate::tool_call_form() const {
+  return own_tools_ ? own_tools_->tool_call_form() : own_ ? own_->tool_call_form() : nullptr;
+}
+
+const ThoughtTags* ChatTemplate::thought_tags() const {
+  return own_ ? own_->thought_tags() : fvlm::thought_tags(tokenizer_, "");
+}
+
+std::optional<ThinkingSwitch> ChatTemplate::thinking_switch() const {
+  return own_ ? own_->thinking_switch() : std::nullopt;
+}
+
+Thinking ChatTemplate::thinking_behind(std::span<const TokenId> prompt) const {
+  constexpr size_t most = 32; // which the longest tag has fewer of, byte by byte
+  const auto end = prompt.last(std::min(prompt.size(), most));
+  const auto mark = std::find_if(end.rbegin(), end.rend(), [](TokenId id) { return id < 0; });
+  return fvlm::thinking_behind(tokenizer_.decode({mark.base(), end.end()}), thought_tags());
 }
 
 std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {

@@ -34,7 +34,8 @@ void write_video(std::vector<Turn>& turns, const std::string& text, bool may_hav
 // users cannot inject markup.
 class ChatTemplate {
  public:
-  // Without the name of a template in the tokenizer's folder it is ChatML. `visual_rows`: where they are in place,
+  // Without the name of a template in the tokenizer's folder it is ChatML. Beside one called "default", one called
+  // "tool_use" writes conversations with tools, as in transformers. `visual_rows`: where they are in place,
   // <image> and <video> in a user's turn become their ids in visual_marks.h. Throws Error(data) when the tokenizer
   // lacks <|im_start|> or <|im_end|> of ChatML, or when there is no such template.
   explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {},
@@ -52,7 +53,12 @@ class ChatTemplate {
                               const TemplateValues& values = {}) const;
 
   // See OwnTemplate; of ChatML null.
-  const ToolCallForm* tool_call_form() const { return own_ ? own_->tool_call_form() : nullptr; }
+  const ToolCallForm* tool_call_form() const;
+  // The same; of ChatML those that the tokenizer has tokens for, and no switch.
+  const ThoughtTags* thought_tags() const;
+  std::optional<ThinkingSwitch> thinking_switch() const;
+  // How an answer to these tokens of prompt() may think.
+  Thinking thinking_behind(std::span<const TokenId> prompt) const;
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;
@@ -67,8 +73,9 @@ class ChatTemplate {
   void require_form(std::span<const Turn> turns) const;
 
   const Tokenizer& tokenizer_;
-  std::shared_ptr<const OwnTemplate> own_; // null: ChatML
-  TokenId start_ = -1, end_ = -1;          // of ChatML
+  std::shared_ptr<const OwnTemplate> own_;       // null: ChatML
+  std::shared_ptr<const OwnTemplate> own_tools_; // with tools; null: `own_`
+  TokenId start_ = -1, end_ = -1;                // of ChatML
   std::optional<ToolTokens> tool_tokens_;
   bool has_marks_;
 };

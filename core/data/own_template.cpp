@@ -237,6 +237,8 @@ OwnTemplate::OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bo
       throw Error(ErrorKind::data, "the chat template does not show what a user says").at(where_);
   });
   find_tool_calls();
+  thought_tags_ = fvlm::thought_tags(tokenizer, source_of(tokenizer.folder(), name).text);
+  find_thinking_switch();
   if (has_marks) find_image_token();
 }
 
@@ -323,36 +325,20 @@ bool OwnTemplate::shows_content(bool parts) const {
   jinja::Value content = probe;
   if (parts) content = jinja::make_list({jinja::dict_of({{"type", "text"}, {"text", probe}})});
   const jinja::Value message = jinja::dict_of({{"role", "user"}, {"content", content}});
-  try {
-    const std::string text = rendered(template_, special_tokens_, {message}, true).text;
+  const auto shows = [&](const jinja::Value& tools) {
+    const std::string text = rendered(template_, special_tokens_, {message}, true, tools).text;
     // A list that is printed as Python writes it shows the probe in quotes.
     return text.find(probe) != std::string::npos && text.find("'" + probe + "'") == std::string::npos;
+  };
+  try {
+    return shows({});
+  } catch (const Error&) { // a template of conversations with tools may want some
+  }
+  try {
+    return shows(marked_value(probe_tools()));
   } catch (const Error&) {
     if (!parts || takes_text_) return false;
     throw; // neither form can be rendered
-  }
-}
-
-// A template that knows no tools leaves their calls out, and the answer to learn would be empty. One that refuses the
-// probe may write them in other conversations.
-void OwnTemplate::find_tool_calls() {
-  const char* name = "probe_of_a_chat_template";
-  const Json call = {
-      {"id", "callprobe"}, {"type", "function"}, {"function", {{"name", name}, {"arguments", {{"x", 1}}}}}};
-  const Json parameters = {{"type", "object"}, {"properties", {{"x", {{"type", "integer"}}}}}};
-  const Json tools =
-      Json::array({{{"type", "function"},
-                    {"function", {{"name", name}, {"description", "A probe."}, {"parameters", parameters}}}}});
-  const std::vector<Turn> turns = {
-      {"user", "a probe"},
-      {"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})}};
-  try {
-    writes_tool_calls_ = render_plainly(turns, false).text.find(name) != std::string::npos;
-  } catch (const Error&) {
-  }
-  try {
-    tool_call_form_ = fvlm::tool_call_form(render_plainly(turns, false, {.tools = &tools}).text, name);
-  } catch (const Error&) {
   }
 }
 
@@ -410,6 +396,7 @@ jinja::Value OwnTemplate::message(const Turn& turn) const {
         .advise("use the template of a model that calls tools, or write the calls into the answers' text");
   jinja::Dict made;
   made.set("role", turn.role);
+  if (!turn.thoughts.empty()) made.set("reasoning_content", marked(turn.thoughts));
   const auto with_fields = [&] {
     if (turn.fields)
       for (const auto& [key, value] : turn.fields->items()) made.set(key, marked_value(value));

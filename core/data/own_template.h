@@ -1,5 +1,6 @@
 // OwnTemplate: the chat template that a Hugging Face folder brings, in Jinja, applied to conversations.
 #pragma once
+#include "data/thoughts.h"
 #include "data/tokenizer.h"
 #include "data/tool_calls.h"
 #include "jinja/template.h"
@@ -32,6 +33,7 @@ struct Turn {
   std::shared_ptr<const nlohmann::json> fields;
   // What stands in place of a user's <video>, with <image> for each frame; empty: <video> is the rows of all frames.
   std::string video_text = {};
+  std::string thoughts = {}; // of an answer: what stood before its text, which a template reads as "reasoning_content"
 };
 std::string text_with_video(const Turn& turn);
 
@@ -73,6 +75,9 @@ class OwnTemplate {
   ChatText render(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
   // The form in which the template writes calls of tools; null: none, or one that is not known.
   const ToolCallForm* tool_call_form() const { return tool_call_form_; }
+  const ThoughtTags* thought_tags() const { return thought_tags_; } // null: none that are known
+  // Nothing: the template has none that is known.
+  const std::optional<ThinkingSwitch>& thinking_switch() const { return thinking_switch_; }
   // What the template writes for an image among the parts of a turn; nothing: it leaves images out.
   std::optional<std::string> image_token() const;
 
@@ -88,7 +93,9 @@ class OwnTemplate {
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text) const;
   bool shows_content(bool parts) const;
+  static nlohmann::json probe_tools();
   void find_tool_calls();
+  void find_thinking_switch();
 
   const Tokenizer& tokenizer_;
   std::string where_;
@@ -97,6 +104,8 @@ class OwnTemplate {
   bool takes_text_ = false, takes_parts_ = false; // forms of a turn's content: a string, or a list of images and texts
   bool writes_tool_calls_ = true;
   const ToolCallForm* tool_call_form_ = nullptr;
+  const ThoughtTags* thought_tags_ = nullptr;
+  std::optional<ThinkingSwitch> thinking_switch_;
   std::string image_token_;        // what the template writes for an image; empty: marks are plain text
   bool takes_image_parts_ = false; // otherwise the token itself stands in a turn's text
 };

@@ -1,6 +1,5 @@
 #include "data/streaming_detokenizer.h"
 
-#include "base/error.h"
 #include "data/unicode.h"
 
 #include <algorithm>
@@ -22,13 +21,6 @@ size_t complete_utf8_end(std::string_view text) {
   return text.size();
 }
 
-// Returns where the longest suffix that `stop` begins with, and is longer than, begins; or the length of the text.
-size_t partial_match_begin(std::string_view text, std::string_view stop) {
-  for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
-    if (text.ends_with(stop.substr(0, length))) return text.size() - length;
-  return text.size();
-}
-
 } // namespace
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops,
@@ -36,8 +28,6 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vect
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
   for (const std::string& text : shown)
     if (const auto id = tokenizer.special_id(text)) shown_.push_back(*id);
-  if (std::ranges::find(stops_, "") != stops_.end())
-    throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 
 void StreamingDetokenizer::hold(TokenId id) {
@@ -58,21 +48,13 @@ void StreamingDetokenizer::hold(TokenId id) {
 
 std::string StreamingDetokenizer::add(TokenId id, bool may_stop) {
   hold(id);
-  size_t end = held_.size();
-  if (may_stop)
-    for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
-  stopped_ = end < held_.size();
-  if (stopped_) {
-    held_.resize(end);
-    return take(end);
-  }
-  for (const std::string& stop : stops_) end = std::min(end, partial_match_begin(held_, stop));
-  return take(std::min(end, complete_utf8_end(held_)));
+  return stops_.add(take(complete_utf8_end(held_)), may_stop);
 }
 
 std::string StreamingDetokenizer::finish() {
   for (; !bytes_.empty(); bytes_.pop_back()) held_ += unknown;
-  return take(held_.size());
+  const std::string rest = stops_.add(take(held_.size()), false);
+  return rest + stops_.finish();
 }
 
 std::string StreamingDetokenizer::take(size_t bytes) {

@@ -1,6 +1,7 @@
 // StreamingDetokenizer: decodes tokens incrementally during generation. It emits complete UTF-8 characters only, and
 // nothing from the first stop string on.
 #pragma once
+#include "data/stop_texts.h"
 #include "data/tokenizer.h"
 
 #include <span>
@@ -21,18 +22,17 @@ class StreamingDetokenizer {
   std::string add(TokenId id, bool may_stop = true);
   // Returns the text that was held back because it could have become a stop string or a character. Call it last.
   std::string finish();
-  bool stopped() const { return stopped_; } // a stop string was found
+  bool stopped() const { return stops_.found(); } // a stop string was found
 
  private:
   std::string take(size_t bytes);
   void hold(TokenId id);
   const Tokenizer& tokenizer_;
-  std::vector<std::string> stops_;
+  StopTexts stops_;
   std::vector<TokenId> shown_;
   std::string held_;
   std::string bytes_;  // of a character whose tokens are single bytes (SentencePiece), until it is complete
   bool begins_ = true; // no text was added yet
-  bool stopped_ = false;
 };
 
 } // namespace fvlm

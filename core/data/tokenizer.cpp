@@ -161,11 +161,16 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) c
   return std::string(ValidUtf8(bytes).view());
 }
 
-std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
+std::optional<TokenId> Tokenizer::added_id(std::string_view content) const {
   for (const AddedTokens* added : {&added_, &added_normalized_})
     for (const AddedToken& token : *added)
-      if (token.special && token.content == content) return token.id;
+      if (token.content == content) return token.id;
   return std::nullopt;
+}
+
+std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
+  const auto id = added_id(content);
+  return id && is_special(*id) ? id : std::nullopt;
 }
 
 bool Tokenizer::special_at(std::string_view text, size_t at) const {

@@ -1,6 +1,6 @@
 #include "data/tool_calls.h"
 
-#include "base/text.h"
+#include "data/stop_texts.h"
 #include "data/tool_call_texts.h"
 
 #include <algorithm>
@@ -17,13 +17,6 @@ const ToolCallForm forms[] = {
     {"<tool_call>", "</tool_call>", {}, read_tagged_call},               // Hermes, Qwen, SmolLM3, GLM
     {"", "", {"<|python_tag|>"}, read_whole_call},                       // Llama 3
 };
-
-// How many bytes at the end of the text may be the beginning of `mark`.
-size_t begun_at_end(std::string_view text, std::string_view mark) {
-  for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length)
-    if (text.ends_with(mark.substr(0, length))) return length;
-  return 0;
-}
 
 } // namespace
 

@@ -214,6 +214,23 @@ TEST(OwnTemplate, ComesFromAFileOrFromTheConfiguration) {
   EXPECT_THAT(error_of(ChatFolder(), {{"user", "x"}}), testing::HasSubstr("leave chat_template out of the recipe"));
 }
 
+TEST(OwnTemplate, OfToolsWritesConversationsWithTools) {
+  const auto named = [](const char* name, const std::string& says) {
+    return Json{{"name", name}, {"template", chatml + says}};
+  };
+  const Json all = Json::array({named("default", "D"), named("tool_use", "T{{ tools | length }}"), named("rag", "R")});
+  const ChatFolder folder(Json{{"chat_template", all}});
+  const Tokenizer tokenizer = folder.tokenizer();
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  const std::vector<Turn> turns = {{"user", "a"}};
+  const auto prompt = [&](const char* name, const Json* offered) {
+    return tokenizer.decode(ChatTemplate(tokenizer, {}, name).prompt(turns, "", {.tools = offered}));
+  };
+  EXPECT_THAT(prompt("default", nullptr), testing::EndsWith("D"));
+  EXPECT_THAT(prompt("default", &tools), testing::EndsWith("T1"));
+  EXPECT_THAT(prompt("rag", &tools), testing::EndsWith("R")) << "a template that was chosen";
+}
+
 TEST(OwnTemplate, AnswersAreGenerationBlocksWhereThereAreSome) {
   const ChatFolder folder(
       Json{{"chat_template", "{% for m in messages %}{% if m.role == 'assistant' %}> {% generation %}"
