@@ -57,11 +57,18 @@ const std::vector<bool>& ConstrainedTexts::allowed(State state) {
 }
 
 ConstrainedTexts::State ConstrainedTexts::next(State state, int64_t token) {
-  const std::string_view bytes = token < tokens_->size() ? tokens_->bytes_of(token) : std::string_view();
-  if (bytes.empty()) return Automaton::none;
+  const std::string_view bytes = bytes_of(token);
+  return bytes.empty() ? Automaton::none : next(state, bytes);
+}
+
+ConstrainedTexts::State ConstrainedTexts::next(State state, std::string_view bytes) {
   for (const char c : bytes)
     if (state != Automaton::none) state = automaton_.next(state, static_cast<uint8_t>(c));
   return state;
+}
+
+std::string_view ConstrainedTexts::bytes_of(int64_t token) const {
+  return token < tokens_->size() ? tokens_->bytes_of(token) : std::string_view();
 }
 
 bool ConstrainedTexts::is_full() const {
@@ -81,11 +88,56 @@ std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const To
   return texts;
 }
 
+TokenConstraint::TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface)
+    : texts_(std::move(texts)), state_(texts_->begin()), preface_(std::move(preface)),
+      place_(preface_.is_open ? Place::preface
+             : preface_.begin ? Place::begin
+                              : Place::text) {}
+
+const std::vector<bool>& TokenConstraint::allowed() {
+  if (place_ == Place::text) return texts_->allowed(state_);
+  if (place_ == Place::preface) {
+    allowed_.assign(static_cast<size_t>(texts_->tokens()), true);
+  } else {
+    allowed_ = texts_->allowed(state_);
+    allowed_[static_cast<size_t>(*preface_.begin)] = true;
+  }
+  return allowed_;
+}
+
+std::pair<int64_t, Automaton::State> TokenConstraint::place() const {
+  constexpr Automaton::State in_preface = Automaton::none - 1, before_preface = in_preface - 1;
+  if (place_ == Place::text) return {texts_->number(), state_};
+  return {texts_->number(), place_ == Place::preface ? in_preface : before_preface};
+}
+
 bool TokenConstraint::is_over() {
   return std::ranges::find(allowed(), true) == allowed().end();
 }
 
+// White space behind the preface is of no text.
+void TokenConstraint::advance_preface(int64_t token) {
+  preface_end_ += texts_->bytes_of(token);
+  const size_t at = preface_end_.find(preface_.end_text);
+  const bool is_over = at != std::string::npos || token == preface_.end;
+  if (!is_over) {
+    const size_t kept = std::min(preface_end_.size(), preface_.end_text.size() - 1);
+    preface_end_.erase(0, preface_end_.size() - kept);
+    return;
+  }
+  place_ = Place::text;
+  if (at == std::string::npos) return;
+  const size_t begin = preface_end_.find_first_not_of(" \t\r\n", at + preface_.end_text.size());
+  if (begin != std::string::npos) state_ = texts_->next(state_, std::string_view(preface_end_).substr(begin));
+}
+
 void TokenConstraint::advance(int64_t token) {
+  if (place_ == Place::preface) return advance_preface(token);
+  if (place_ == Place::begin && token == preface_.begin) {
+    place_ = Place::preface;
+    return;
+  }
+  place_ = Place::text;
   state_ = texts_->next(state_, token);
   if (state_ == Automaton::none || !texts_->is_full()) return;
   texts_ = std::make_shared<ConstrainedTexts>(*texts_, state_);

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -48,6 +50,9 @@ class ConstrainedTexts {
   // By id, whether the token may follow. Until the next call.
   const std::vector<bool>& allowed(State state);
   State next(State state, int64_t token);
+  State next(State state, std::string_view bytes);
+  std::string_view bytes_of(int64_t token) const; // empty for one that no text has
+  int64_t tokens() const { return tokens_->size(); }
   // Whether so many states are known that it should not go on.
   bool is_full() const;
 
@@ -69,26 +74,39 @@ class RecentTexts {
   std::deque<std::shared_ptr<ConstrainedTexts>> recent_; // the last one first
 };
 
+// What may stand before a text, and is of no grammar: thoughts.
+struct Preface {
+  std::optional<int64_t> begin; // the token that begins it; nothing: none does
+  std::optional<int64_t> end;   // the token that ends it
+  std::string end_text;         // that ends it as well
+  bool is_open = false;         // it has begun
+};
+
 // One text.
 class TokenConstraint {
  public:
-  explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts)
-      : texts_(std::move(texts)), state_(texts_->begin()) {}
+  explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface = {});
 
   // By id, whether the token may follow.
-  const std::vector<bool>& allowed() { return texts_->allowed(state_); }
+  const std::vector<bool>& allowed();
   // Whether the text may end here.
-  bool is_whole() const { return texts_->accepts(state_); }
+  bool is_whole() const { return place_ != Place::preface && texts_->accepts(state_); }
   // What may follow the text is the same where this is.
-  std::pair<int64_t, Automaton::State> place() const { return {texts_->number(), state_}; }
+  std::pair<int64_t, Automaton::State> place() const;
   // Whether nothing may follow.
   bool is_over();
   // The token follows. One that is not allowed ends the text: none is allowed behind it, and it may not end.
   void advance(int64_t token);
 
  private:
+  enum class Place { begin, preface, text };
+  void advance_preface(int64_t token);
   std::shared_ptr<ConstrainedTexts> texts_;
   Automaton::State state_;
+  Preface preface_;
+  Place place_;
+  std::string preface_end_;   // the last bytes of the preface, which may become `end_text`
+  std::vector<bool> allowed_; // before the text
 };
 
 } // namespace fvlm::grammar

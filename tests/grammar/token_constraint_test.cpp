@@ -118,5 +118,57 @@ TEST(RecentTexts, AreSharedByEqualGrammarsUntilTheyAreFull) {
   EXPECT_NE(recent.of(tokens, any), nested);
 }
 
+TEST(TokenConstraint, BeginsBehindItsPreface) {
+  const auto texts = std::make_shared<ConstrainedTexts>(table(), example());
+  const int64_t begin = 0, end = 1, brace = 2; // tokens that no text has, and {"
+  const auto byte = [](char of) { return std::ssize(vocabulary()) - 256 + static_cast<uint8_t>(of); };
+  const auto count = [](const std::vector<bool>& allowed) { return std::ranges::count(allowed, true); };
+
+  TokenConstraint constraint(texts, {begin, end, "</end>"});
+  const std::vector<bool> first = constraint.allowed();
+  EXPECT_TRUE(first[begin]) << "it may begin";
+  EXPECT_TRUE(first[brace]) << "and need not";
+  EXPECT_EQ(count(first), count(texts->allowed(texts->begin())) + 1);
+  const auto before = constraint.place();
+  constraint.advance(begin);
+  EXPECT_NE(constraint.place(), before);
+  EXPECT_EQ(count(constraint.allowed()), std::ssize(vocabulary())) << "anything is a preface";
+  EXPECT_FALSE(constraint.is_whole() || constraint.is_over()) << "the text has to follow";
+  for (const int64_t token : {byte('}'), begin, int64_t{brace}}) constraint.advance(token);
+  constraint.advance(end);
+  EXPECT_EQ(constraint.allowed(), texts->allowed(texts->begin()));
+  constraint.advance(brace);
+  EXPECT_EQ(constraint.place().second, texts->next(texts->begin(), brace));
+
+  TokenConstraint spelled(texts, {{}, {}, "</end>", true});
+  for (const char c : std::string("{ </en </end")) {
+    EXPECT_EQ(count(spelled.allowed()), std::ssize(vocabulary()));
+    spelled.advance(byte(c));
+  }
+  spelled.advance(byte('>'));
+  EXPECT_EQ(spelled.allowed(), texts->allowed(texts->begin()));
+
+  TokenConstraint without(texts, {{}, end, "</end>"});
+  EXPECT_EQ(without.allowed(), texts->allowed(texts->begin())) << "no token begins it";
+}
+
+// A token may end the preface and begin the text.
+TEST(TokenConstraint, TakesWhatATokenHasBehindThePreface) {
+  const std::vector<std::string> tokens = {"</end>\n", "</end> [", "[", "]", "</end>x"};
+  const auto table = std::make_shared<const TokenTable>(
+      std::ssize(tokens), [&](int64_t id) -> std::string_view { return tokens[static_cast<size_t>(id)]; });
+  const auto texts = std::make_shared<ConstrainedTexts>(
+      table, std::make_shared<const Grammar>(of_json_schema(
+                 nlohmann::ordered_json::parse(R"({"type": "array", "items": {"type": "null"}, "maxItems": 0})"))));
+  const auto behind = [&](int64_t token) {
+    TokenConstraint constraint(texts, {{}, {}, "</end>", true});
+    constraint.advance(token);
+    return std::vector<bool>(constraint.allowed());
+  };
+  EXPECT_EQ(behind(0), (std::vector<bool>{false, false, true, false, false}));
+  EXPECT_EQ(behind(1), (std::vector<bool>{false, false, false, true, false}));
+  EXPECT_EQ(behind(4), std::vector<bool>(5)) << "what is no text is followed by nothing";
+}
+
 } // namespace
 } // namespace fvlm::grammar
