@@ -124,10 +124,46 @@ void AnswerDelivery::deliver_end(RunningAnswer& answer, const Event& event) {
     ++job.usage.completion; // the end token, which is no text
     for (const infer::GeneratedToken& token : event.tokens) show_logprobs(answer, token);
   }
-  say(answer, answer.text.finish());
+  if (!answer.stopped) {
+    ThoughtReader::Piece last{"", answer.text.finish()};
+    if (answer.thoughts) {
+      hear(answer, answer.thoughts->add(last.text), false);
+      last = answer.thoughts->finish();
+      count_thoughts(answer, answer.thoughts->place(), true);
+    }
+    hear(answer, last, false);
+    say(answer, answer.stops.finish());
+  }
   end_calls(answer);
   const bool is_whole = !is_echo_alone && (event.by_end_token || answer.stopped);
   job.listener->end_answer(answer.number, !is_whole ? "length" : answer.called > 0 ? "tool_calls" : "stop");
+}
+
+// Passes on what is thought, and what is said up to a stop text.
+void AnswerDelivery::hear(RunningAnswer& answer, const ThoughtReader::Piece& piece, bool may_stop) {
+  const AnswerJob& job = *answer.job;
+  if (!piece.thoughts.empty() && job.request.includes_thoughts)
+    job.listener->add_thoughts(answer.number, piece.thoughts);
+  if (piece.text.empty()) return;
+  const std::string said = answer.stops.add(piece.text, may_stop);
+  if (!said.empty()) say(answer, said);
+  if (answer.stops.found()) answer.stopped = true;
+}
+
+// Of the newest token. Log-probabilities are those of what is said alone, without the tags and the white space around.
+void AnswerDelivery::count_thoughts(RunningAnswer& answer, ThoughtReader::Place before, bool has_text) {
+  using Place = ThoughtReader::Place;
+  const Place place = answer.thoughts->place();
+  if (before == Place::thoughts || place == Place::thoughts) {
+    answer.job->usage.thoughts += answer.tokens - answer.thought_tokens;
+    answer.thought_tokens = answer.tokens;
+    answer.undecided.clear();
+  } else if (place == Place::answer) {
+    for (const TokenLogprob& token : answer.undecided) answer.job->listener->add_token(answer.number, token);
+    answer.undecided.clear();
+  } else if (place == Place::behind && has_text) {
+    answer.undecided.clear();
+  }
 }
 
 // Passes on what is said, and calls of tools.
@@ -147,7 +183,8 @@ void AnswerDelivery::end_calls(RunningAnswer& answer) {
   std::string said = answer.calls ? answer.calls->finish() : "";
   if (answer.calls) call(answer, answer.calls->take_calls());
   if (job.request.tools && job.request.tools->only) {
-    const auto calls = required_calls(answer.required, *job.request.tools);
+    const bool has_begun = !answer.thoughts || !answer.required.empty();
+    const auto calls = has_begun ? required_calls(answer.required, *job.request.tools) : std::nullopt;
     if (calls) call(answer, *calls);
     if (!calls) said = answer.required; // cut off before it names a tool
   }
@@ -174,7 +211,7 @@ TokenLogprob AnswerDelivery::named(int64_t id, double logprob) const {
   return one;
 }
 
-void AnswerDelivery::show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token) {
+TokenLogprob AnswerDelivery::shown_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token) const {
   TokenLogprob shown = named(token.id, 0);
   shown.logprob.reset();
   shown.offset = std::exchange(answer.characters, answer.characters + characters_in(shown.token));
@@ -182,7 +219,11 @@ void AnswerDelivery::show_logprobs(RunningAnswer& answer, const infer::Generated
     shown.logprob = token.logprobs->chosen;
     for (const auto& [id, logprob] : token.logprobs->top) shown.top.push_back(named(id, logprob));
   }
-  answer.job->listener->add_token(answer.number, shown);
+  return shown;
+}
+
+void AnswerDelivery::show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token) {
+  answer.job->listener->add_token(answer.number, shown_logprobs(answer, token));
 }
 
 void AnswerDelivery::deliver_echo(RunningAnswer& answer, const std::vector<infer::GeneratedToken>& tokens) {
@@ -196,11 +237,17 @@ void AnswerDelivery::deliver_token(RunningAnswer& answer, const infer::Generated
   if (answer.stopped) return;
   AnswerJob& job = *answer.job;
   ++job.usage.completion, ++answer.tokens;
-  if (token.logprobs) show_logprobs(answer, token);
   const bool may_stop = answer.tokens > job.request.stop_rules.min_tokens;
-  const std::string piece = answer.text.add(static_cast<TokenId>(token.id), may_stop);
-  if (!piece.empty()) say(answer, piece);
-  if (answer.text.stopped()) answer.stopped = true;
+  const std::string piece = answer.text.add(static_cast<TokenId>(token.id));
+  if (!answer.thoughts) {
+    if (token.logprobs) show_logprobs(answer, token);
+    return hear(answer, {"", piece}, may_stop);
+  }
+  if (token.logprobs) answer.undecided.push_back(shown_logprobs(answer, token));
+  const ThoughtReader::Place before = answer.thoughts->place();
+  const ThoughtReader::Piece heard = answer.thoughts->add(piece);
+  count_thoughts(answer, before, !piece.empty());
+  hear(answer, heard, may_stop);
 }
 
 } // namespace fvlm::serve

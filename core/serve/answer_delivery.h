@@ -53,10 +53,13 @@ class AnswerDelivery {
   void deliver_token(RunningAnswer& answer, const infer::GeneratedToken& token);
   void deliver_echo(RunningAnswer& answer, const std::vector<infer::GeneratedToken>& tokens);
   void deliver_end(RunningAnswer& answer, const Event& event);
+  void hear(RunningAnswer& answer, const ThoughtReader::Piece& piece, bool may_stop);
+  void count_thoughts(RunningAnswer& answer, ThoughtReader::Place before, bool has_text);
   void say(RunningAnswer& answer, const std::string& piece);
   void end_calls(RunningAnswer& answer);
   void call(RunningAnswer& answer, const std::vector<ToolCall>& calls);
   void show_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token);
+  TokenLogprob shown_logprobs(RunningAnswer& answer, const infer::GeneratedToken& token) const;
   TokenLogprob named(int64_t id, double logprob) const;
 
   const Tokenizer& tokenizer_;

@@ -1,7 +1,9 @@
 // What the threads of an AnswerService hand to each other: a request on its way, and one of its answers.
 #pragma once
 #include "base/error.h"
+#include "data/stop_texts.h"
 #include "data/streaming_detokenizer.h"
+#include "data/thoughts.h"
 #include "data/tool_calls.h"
 #include "serve/answer_json.h"
 #include "serve/chat_request.h"
@@ -19,6 +21,7 @@ class AnswerListener {
   virtual ~AnswerListener() = default;
   virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
   virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
+  virtual void add_thoughts(int64_t, const std::string&) {} // before its text
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
   virtual void add_call(int64_t, const ToolCall&) {} // of requests with tools
   virtual void end_answer(int64_t answer, const char* finish) = 0;
@@ -47,7 +50,8 @@ struct AnswerJob {
 
 struct RunningAnswer {
   RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer)
-      : job(std::move(of)), number(at), text(tokenizer, job->request.stops, shown(*job)) {
+      : job(std::move(of)), number(at), text(tokenizer, {}, shown(*job)), stops(job->request.stops) {
+    if (job->prompt.thinking.tags) thoughts.emplace(job->prompt.thinking);
     if (const ToolCallForm* form = form_of(*job)) calls.emplace(*form, &job->request.tools->list);
   }
 
@@ -55,12 +59,14 @@ struct RunningAnswer {
   static const ToolCallForm* form_of(const AnswerJob& job) {
     return job.request.tools && !job.request.tools->only ? job.prompt.tool_calls : nullptr;
   }
-  // Texts of calls that are special tokens.
+  // Texts of thoughts and calls that are special tokens.
   static std::vector<std::string> shown(const AnswerJob& job) {
-    const ToolCallForm* const form = form_of(job);
-    if (!form) return {};
-    std::vector<std::string> texts{form->begin, form->end};
-    texts.insert(texts.end(), form->marks.begin(), form->marks.end());
+    std::vector<std::string> texts;
+    if (const ThoughtTags* const tags = job.prompt.thinking.tags) texts = {tags->begin, tags->end};
+    if (const ToolCallForm* const form = form_of(job)) {
+      texts.insert(texts.end(), {form->begin, form->end});
+      texts.insert(texts.end(), form->marks.begin(), form->marks.end());
+    }
     return texts;
   }
 
@@ -69,11 +75,14 @@ struct RunningAnswer {
   std::atomic<bool> stopped = false; // by a stop text: what the model adds behind it is dropped
   // Of who delivers the answer.
   StreamingDetokenizer text;
+  std::optional<ThoughtReader> thoughts;
+  StopTexts stops; // of what is no thought
   std::optional<ToolCallReader> calls;
   std::string required; // the text of a call that it has to make
   int64_t called = 0;
-  int64_t tokens = 0;
-  int64_t characters = 0; // of the tokens so far
+  int64_t tokens = 0, thought_tokens = 0;
+  std::vector<TokenLogprob> undecided; // of tokens that may be thoughts
+  int64_t characters = 0;              // of the tokens so far
 };
 
 } // namespace fvlm::serve

@@ -14,10 +14,14 @@ using Json = nlohmann::json;
 
 namespace {
 
+// The names under which clients read thoughts: that of DeepSeek, SGLang and llama.cpp, and that of vLLM.
+constexpr const char* thought_names[] = {"reasoning_content", "reasoning"};
+
 Json json_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
           {"completion_tokens", usage.completion},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.thoughts}}},
           {"total_tokens", usage.prompt + usage.completion}};
 }
 
@@ -118,6 +122,8 @@ std::string AnswerJson::whole(const std::vector<AnswerText>& answers, const Usag
       for (const ToolCall& call : answer.calls)
         message["tool_calls"].push_back(call_json(call, std::ssize(choices), message["tool_calls"].size()));
       if (answer.text.empty() && !answer.calls.empty()) message["content"] = nullptr;
+      if (!answer.thoughts.empty())
+        for (const char* name : thought_names) message[name] = answer.thoughts;
     } else
       choice["text"] = answer.text;
     if (has_logprobs_) choice["logprobs"] = logprobs(answer.tokens);
@@ -148,6 +154,14 @@ std::string AnswerJson::piece(int64_t answer, const std::string& text, bool firs
                 : fmt::format("\"delta\":{{\"content\":{}{}}}", quoted, first ? ",\"role\":\"assistant\"" : "");
   return fmt::format("data: {{\"choices\":[{{{},\"finish_reason\":null,\"index\":{}{}}}]{}", words, answer,
                      has_logprobs_ ? ",\"logprobs\":" + dumped(logprobs(tokens)) : "", event_end_);
+}
+
+std::string AnswerJson::thoughts(int64_t answer, const std::string& text, bool first) {
+  Json delta = Json::object();
+  for (const char* name : thought_names) delta[name] = text;
+  if (first) delta.update({{"role", "assistant"}, {"content", nullptr}});
+  const Json choice = {{"index", answer}, {"finish_reason", nullptr}, {"delta", std::move(delta)}};
+  return event(document("chat.completion.chunk", Json::array({choice})));
 }
 
 Json AnswerJson::call_json(const ToolCall& call, int64_t answer, size_t number) const {

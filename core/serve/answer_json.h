@@ -16,6 +16,7 @@ namespace fvlm::serve {
 
 struct Usage {
   int64_t prompt = 0, completion = 0; // tokens; visual rows count as tokens of the prompt
+  int64_t thoughts = 0;               // of the completion, with the tags around them
   int64_t cached = 0;                 // of the prompt, that were computed for another one before
 };
 
@@ -27,7 +28,7 @@ struct TokenLogprob {
 };
 
 struct AnswerText {
-  std::string text;
+  std::string thoughts, text;
   std::vector<ToolCall> calls;
   const char* finish = "stop";      // "length" for one that reached its most tokens, "tool_calls" for one with calls
   std::vector<TokenLogprob> tokens; // of requests that ask for log-probabilities
@@ -52,6 +53,8 @@ class AnswerDocuments {
   // `first`: of this answer.
   virtual std::string piece(int64_t answer, const std::string& text, bool first,
                             const std::vector<TokenLogprob>& tokens) = 0;
+  // Thoughts, which come before pieces and calls.
+  virtual std::string thoughts(int64_t answer, const std::string& text, bool first) = 0;
   // A call of a tool, the answer's next one. `first`: nothing of this answer was said.
   virtual std::string call(int64_t answer, const ToolCall& call, bool first) = 0;
   virtual std::string last_piece(int64_t answer, const char* finish) = 0;
@@ -76,6 +79,7 @@ class AnswerJson final : public AnswerDocuments {
   // The first piece of a chat's answer says whose turn it is.
   std::string piece(int64_t answer, const std::string& text, bool first,
                     const std::vector<TokenLogprob>& tokens) override;
+  std::string thoughts(int64_t answer, const std::string& text, bool first) override;
   std::string call(int64_t answer, const ToolCall& call, bool first) override;
   std::string last_piece(int64_t answer, const char* finish) override;
   std::string end(const Usage& usage) override;

@@ -31,7 +31,7 @@ int64_t prompt_threads() {
 
 AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                              const ServiceLimits& limits, Start start)
-    : generator_(generator), tokenizer_(tokenizer), limits_(limits),
+    : generator_(generator), tokenizer_(tokenizer), prompts_(prompts), limits_(limits),
       delivery_(tokenizer, prompts, [this](AnswerJob& job, const Error* error) { finish(job, error); }),
       queue_(generator, prompts, prompt_threads(), [this](AnswerJob& job, const Error* error) { finish(job, error); }) {
   if (start == Start::prepared) try {
@@ -227,7 +227,8 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
       if (request.form)
-        prompt.constraint = std::make_shared<grammar::TokenConstraint>(recent_texts_.of(token_table_, request.form));
+        prompt.constraint = std::make_shared<grammar::TokenConstraint>(recent_texts_.of(token_table_, request.form),
+                                                                       prompts_.preface_of(job->prompt.thinking));
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);

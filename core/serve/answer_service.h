@@ -81,6 +81,7 @@ class AnswerService {
 
   infer::Generator& generator_;
   const Tokenizer& tokenizer_;
+  const PromptWriter& prompts_;
   std::shared_ptr<const grammar::TokenTable> token_table_; // of it, since an answer's form was asked for
   grammar::RecentTexts recent_texts_;
   ServiceLimits limits_;

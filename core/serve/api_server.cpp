@@ -91,6 +91,13 @@ class Conversation {
     std::lock_guard lock(lock_);
     answers_[static_cast<size_t>(answer)].tokens.push_back(token);
   }
+  void add_thoughts(int64_t answer, const std::string& piece) {
+    std::lock_guard lock(lock_);
+    if (streams_)
+      write(documents_->thoughts(answer, piece, is_first(answer)));
+    else
+      answers_[static_cast<size_t>(answer)].thoughts += piece;
+  }
   void add_text(int64_t answer, const std::string& piece) {
     std::lock_guard lock(lock_);
     if (streams_)
@@ -101,8 +108,7 @@ class Conversation {
   void add_call(int64_t answer, const ToolCall& call) {
     std::lock_guard lock(lock_);
     if (!streams_) return answers_[static_cast<size_t>(answer)].calls.push_back(call);
-    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
-    write(documents_->call(answer, call, first));
+    write(documents_->call(answer, call, is_first(answer)));
   }
   void end_answer(int64_t answer, const char* finish) {
     std::lock_guard lock(lock_);
@@ -116,6 +122,7 @@ class Conversation {
     std::lock_guard lock(lock_);
     usage_.prompt += usage.prompt;
     usage_.completion += usage.completion;
+    usage_.thoughts += usage.thoughts;
     usage_.cached += usage.cached;
     if (--open_ > 0 || failed_) return;
     if (!streams_) return response_->send(200, json_type, documents_->whole(answers_, usage_));
@@ -134,8 +141,9 @@ class Conversation {
   bool is_abandoned() const { return failed_ || response_->is_abandoned(); }
 
  private:
+  bool is_first(int64_t answer) { return std::exchange(first_[static_cast<size_t>(answer)], 0) != 0; }
   void write_piece(int64_t answer, const std::string& piece) {
-    const bool first = std::exchange(first_[static_cast<size_t>(answer)], 0) != 0;
+    const bool first = is_first(answer);
     write(documents_->piece(answer, piece, first, std::exchange(answers_[static_cast<size_t>(answer)].tokens, {})));
   }
   void write(std::string event) {
@@ -162,6 +170,7 @@ class PromptAnswers final : public AnswerListener {
 
   void show_attention(const FrameAttention& attention) override { to_->show_attention(attention); }
   void add_token(int64_t answer, const TokenLogprob& token) override { to_->add_token(first_ + answer, token); }
+  void add_thoughts(int64_t answer, const std::string& piece) override { to_->add_thoughts(first_ + answer, piece); }
   void add_text(int64_t answer, const std::string& piece) override { to_->add_text(first_ + answer, piece); }
   void add_call(int64_t answer, const ToolCall& call) override { to_->add_call(first_ + answer, call); }
   void end_answer(int64_t answer, const char* finish) override { to_->end_answer(first_ + answer, finish); }
@@ -319,6 +328,8 @@ void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std
 }
 
 nlohmann::json ApiServer::model() const {
+  using Json = nlohmann::json;
+  const auto thinking = prompts_.thinking_switch(); // a variable of chat_template_kwargs
   return {{"id", settings_.model_name},
           {"object", "model"},
           {"created", started_},
@@ -328,6 +339,7 @@ nlohmann::json ApiServer::model() const {
            {{"attention", settings_.has_attention},
             {"max_images", settings_.requests.most_images},
             {"max_tokens", settings_.requests.most_tokens},
+            {"thinking", thinking ? Json{{"variable", thinking->variable}, {"default", thinking->is_on}} : Json()},
             {"usual_tokens", settings_.usual_tokens},
             {"video_frames", settings_.video_frames},
             {"video_part", settings_.video_is_part}}}};

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "serve/answer_form.h"
 #include "serve/message_contents.h"
 #include "serve/request_fields.h"
@@ -119,6 +120,15 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   return request;
 }
 
+// OpenAI's names.
+std::string effort_of(const RequestFields& fields, const char* name, const std::string& where) {
+  const std::string effort = fields.text(name);
+  const std::vector<std::string> known = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (!effort.empty() && std::ranges::find(known, effort) == known.end())
+    throw wrong_field(where, fmt::format("expected {}, got {}", join_or(known), shortened(effort)));
+  return effort;
+}
+
 // Variables of the model's chat template. Those that the server itself gives it stay as they are.
 std::shared_ptr<const Json> template_variables_of(const RequestFields& fields) {
   constexpr const char* name = "chat_template_kwargs";
@@ -178,12 +188,14 @@ std::shared_ptr<const Json> response_fields_of(const RequestFields& fields, cons
   const Json* format = text ? RequestFields(*text).find("format") : nullptr;
   if (format) (void)contents.text(format->dump(), "text.format", false); // which counts it
   (void)fields.flag("store");
+  const std::string& effort = request.reasoning_effort;
   const Json all = {{"background", false},
                     {"instructions", request.system ? Json(*request.system) : Json()},
                     {"max_output_tokens", request.max_tokens ? Json(*request.max_tokens) : Json()},
                     {"metadata", metadata_of(fields)},
                     {"parallel_tool_calls", !fields.find("parallel_tool_calls") || fields.flag("parallel_tool_calls")},
                     {"previous_response_id", nullptr},
+                    {"reasoning", {{"effort", effort.empty() ? Json() : Json(effort)}, {"summary", nullptr}}},
                     {"store", false},
                     {"temperature", request.sampling.temperature},
                     {"text", {{"format", format ? *format : Json{{"type", "text"}}}}},
@@ -207,6 +219,8 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
   else if (top.value_or(0) > 0)
     throw wrong_field("top_logprobs", "it goes with \"logprobs\": true");
   request.template_variables = template_variables_of(fields);
+  request.reasoning_effort = effort_of(fields, "reasoning_effort", "reasoning_effort");
+  request.includes_thoughts = !fields.find("include_reasoning") || fields.flag("include_reasoning");
   const Json* messages = fields.find("messages");
   Contents(request, limits).add_messages(messages ? *messages : Json(), "messages");
   return request;
@@ -223,6 +237,11 @@ ChatRequest parse_response(std::string_view body, const RequestLimits& limits) {
     throw wrong_field("truncation", "expected disabled, since this server leaves out nothing of a conversation");
   request.top_logprobs = response_logprobs(fields);
   request.template_variables = template_variables_of(fields);
+  if (const Json* reasoning = fields.find("reasoning")) {
+    if (!reasoning->is_object())
+      throw wrong_field("reasoning", "expected an object with an effort, got " + shortened(*reasoning));
+    request.reasoning_effort = effort_of(RequestFields(*reasoning, "reasoning"), "effort", "reasoning.effort");
+  }
   Contents contents(request, limits);
   if (fields.find("instructions")) request.system = contents.text(fields.text("instructions"), "instructions", false);
   request.response_fields = response_fields_of(fields, request, contents);

@@ -63,9 +63,11 @@ struct ChatRequest {
   std::vector<Turn> turns;           // <image> in a user's text for each image of it
   std::vector<std::string> images;   // the files, in the order of their marks, a video's among them
   std::shared_ptr<const nlohmann::json> template_variables = {}; // see TemplateValues
-  std::shared_ptr<const OfferedTools> tools = {};                // null: none
-  std::optional<RequestVideo> video;                             // for which <video> stands
-  std::optional<PromptFrames> frames; // in place of `images`, where they are prepared already
+  std::string reasoning_effort; // which turns thinking on or off, unless a variable does; empty: as the template has it
+  bool includes_thoughts = true;                  // in the answer
+  std::shared_ptr<const OfferedTools> tools = {}; // null: none
+  std::optional<RequestVideo> video;              // for which <video> stands
+  std::optional<PromptFrames> frames;             // in place of `images`, where they are prepared already
   std::vector<std::string> stops;
   infer::StopRules stop_rules;
   std::shared_ptr<const grammar::Grammar> form = {}; // what an answer's text may be; null: anything

@@ -50,6 +50,20 @@ std::string file_at(const Json& part, const std::string& kind, const std::string
                      : fmt::format("expected {{\"{}\": {{\"url\": \"data:{}/...\"}}}}", name, kind));
 }
 
+// Of an item of the type reasoning. A summary is none of them.
+std::string thoughts_of(const Json& item, const std::string& where) {
+  const Json* parts = RequestFields(item, where).find("content");
+  if (!parts) return "";
+  if (!parts->is_array())
+    throw wrong_field(where + ".content", "expected a list of parts of type reasoning_text, got " + shortened(*parts));
+  std::string text;
+  for (const Json& part : *parts) {
+    if (!part.is_object()) throw wrong_field(where + ".content", "expected parts of type reasoning_text");
+    text += RequestFields(part, where + ".content").text("text");
+  }
+  return text;
+}
+
 } // namespace
 
 void Contents::add_messages(const Json& messages, const std::string& where) {
@@ -65,28 +79,38 @@ void Contents::add_messages(const Json& messages, const std::string& where) {
 
 void Contents::add_items(const Json& items, const std::string& where) {
   Json messages = Json::array();
+  std::string thoughts; // of the answer that follows
+  const auto add = [&](Json message) {
+    const bool is_answer = message.is_object() && message.value("role", Json()) == "assistant";
+    const std::string before = std::exchange(thoughts, "");
+    if (is_answer && !before.empty()) message["reasoning_content"] = before;
+    messages.push_back(std::move(message));
+  };
   for (size_t i = 0; i < items.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", where, i);
     const std::string type = items[i].is_object() ? RequestFields(items[i], place).text("type") : "";
-    if (type == "reasoning") continue; // which is the answer's own
+    if (type == "reasoning") {
+      thoughts = thoughts_of(items[i], place);
+      continue;
+    }
     if (!type.empty() && type != "message" && type != "function_call" && type != "function_call_output")
       throw wrong_field(place,
                         "items are of type message, function_call or function_call_output, not " + shortened(type));
     if (type == "function_call_output") {
-      messages.push_back({{"role", "tool"},
-                          {"tool_call_id", items[i].value("call_id", Json())},
-                          {"content", items[i].value("output", Json())}});
+      add({{"role", "tool"},
+           {"tool_call_id", items[i].value("call_id", Json())},
+           {"content", items[i].value("output", Json())}});
     } else if (type == "function_call") {
       const bool joins =
           !messages.empty() && messages.back().is_object() && messages.back().value("role", Json()) == "assistant";
-      if (!joins) messages.push_back({{"role", "assistant"}, {"content", nullptr}});
+      if (!joins) add({{"role", "assistant"}, {"content", nullptr}});
       messages.back()["tool_calls"].push_back(
           {{"id", items[i].value("call_id", Json())},
            {"type", "function"},
            {"function",
             {{"name", items[i].value("name", Json())}, {"arguments", items[i].value("arguments", Json())}}}});
     } else {
-      messages.push_back(items[i]);
+      add(items[i]);
     }
   }
   add_messages(messages, where);
@@ -134,6 +158,9 @@ void Contents::add_message(const Json& json, bool is_first, const std::string& w
   const std::string given = message.text("role"), role = given == "developer" ? "system" : given;
   if (role == "assistant") {
     request_.turns.push_back({role, said(json, where)});
+    for (const char* name : {"reasoning_content", "reasoning"})
+      if (message.find(name) && request_.turns.back().thoughts.empty())
+        request_.turns.back().thoughts = text(message.text(name), where + "." + name, false);
     add_calls(json, where);
     return;
   }

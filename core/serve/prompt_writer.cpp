@@ -27,6 +27,16 @@ std::vector<std::string> keys_of(const PromptFrames& shown) {
   return keys;
 }
 
+// Those that the request sets itself go before what follows from its effort.
+nlohmann::json variables_of(const ChatRequest& request, const std::optional<ThinkingSwitch>& thinking) {
+  const std::string& effort = request.reasoning_effort;
+  nlohmann::json variables = nlohmann::json::object();
+  if (!effort.empty()) variables["reasoning_effort"] = effort;
+  if (!effort.empty() && thinking) variables[thinking->variable] = effort != "none" && effort != "minimal";
+  if (request.template_variables) variables.update(*request.template_variables);
+  return variables;
+}
+
 } // namespace
 
 PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& preparation, bool is_one_image) {
@@ -178,9 +188,17 @@ std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<
                 request.tools ? "tools" : "messages")
         .at(request.tools ? "tools" : "messages")
         .advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
-  return chat.prompt(
-      turns, system,
-      {.tools = request.tools ? &request.tools->list : nullptr, .variables = request.template_variables.get()});
+  const nlohmann::json variables = variables_of(request, chat.thinking_switch());
+  std::vector<TokenId> tokens =
+      chat.prompt(turns, system, {.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables});
+  written.thinking = chat.thinking_behind(tokens);
+  return tokens;
+}
+
+grammar::Preface PromptWriter::preface_of(const Thinking& thinking) const {
+  if (!thinking.tags) return {};
+  return {tokenizer_.added_id(thinking.tags->begin), tokenizer_.added_id(thinking.tags->end), thinking.tags->end,
+          thinking.is_open};
 }
 
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {

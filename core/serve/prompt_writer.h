@@ -4,6 +4,7 @@
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
 #include "data/samples/media_file.h"
+#include "grammar/token_constraint.h"
 #include "model/pack.h"
 #include "serve/answer_json.h"
 
@@ -27,6 +28,7 @@ struct WrittenPrompt {
   // PromptWriter.
   std::vector<std::string> frame_keys;
   const ToolCallForm* tool_calls = nullptr; // of a request with tools: how its answer calls them
+  Thinking thinking;                        // of a chat
   // Of a prompt that opens its answer.
   std::string echo;
   TokenId first_token = 0;
@@ -42,6 +44,10 @@ class PromptWriter {
 
   // Throws Error for images that cannot be decoded and conversations that the template refuses. [any thread]
   WrittenPrompt write(const ChatRequest& request) const;
+  // By which chats without tools turn thinking on and off; nothing: the model's template has none.
+  std::optional<ThinkingSwitch> thinking_switch() const { return chat_.thinking_switch(); }
+  // What stands before a text of a given form.
+  grammar::Preface preface_of(const Thinking& thinking) const;
   // Throws Error(usage) at `field` for tokens that the model's tokenizer does not have. [any thread]
   std::string text_of(std::span<const TokenId> tokens, const char* field) const;
   // The frames of a prompt with their copies, and the attention to each. `maps`: [frames, layers, heads, tokens of a

@@ -47,6 +47,14 @@ Json ResponseJson::item(const char* status, Json content) const {
           {"content", std::move(content)}};
 }
 
+Json ResponseJson::thought_item(const char* status) const {
+  return {{"type", "reasoning"},
+          {"id", "rs_" + id_},
+          {"status", status},
+          {"summary", Json::array()},
+          {"content", Json::array({{{"type", "reasoning_text"}, {"text", answer_.thoughts}}})}};
+}
+
 Json ResponseJson::response(const char* status) const {
   Json all = shared_;
   all.update({{"status", status},
@@ -60,14 +68,18 @@ Json ResponseJson::response(const char* status) const {
 Json ResponseJson::ended(const Usage& usage) const {
   Json all = response(status());
   Json& output = all["output"];
+  const bool has_more = has_message() || !answer_.calls.empty();
+  if (thought_items() > 0) output.push_back(thought_item(has_more ? "completed" : status()));
   for (size_t i = 0; i < answer_.calls.size(); ++i) output.push_back(call_item(i, status()));
-  if (has_message())
-    output.insert(output.begin() + static_cast<std::ptrdiff_t>(message_at_), item(status(), Json::array({part()})));
+  if (has_message()) {
+    const size_t place = message_begun_ ? message_at_ : thought_items();
+    output.insert(output.begin() + static_cast<std::ptrdiff_t>(place), item(status(), Json::array({part()})));
+  }
   if (all["status"] == "incomplete") all["incomplete_details"] = {{"reason", "max_output_tokens"}};
   all["usage"] = {{"input_tokens", usage.prompt},
                   {"input_tokens_details", {{"cached_tokens", usage.cached}, {"cache_write_tokens", 0}}},
                   {"output_tokens", usage.completion},
-                  {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                  {"output_tokens_details", {{"reasoning_tokens", usage.thoughts}}},
                   {"total_tokens", usage.prompt + usage.completion}};
   return all;
 }
@@ -85,8 +97,9 @@ std::string ResponseJson::part_event(const char* type, Json fields) {
 }
 
 // What stands before the first piece.
-std::string ResponseJson::begin() {
+std::string ResponseJson::begin(bool first) {
   std::string events;
+  if (!first) return events;
   for (const char* type : {"response.created", "response.in_progress"})
     events += event(type, {{"response", response("in_progress")}});
   return events;
@@ -94,15 +107,41 @@ std::string ResponseJson::begin() {
 
 std::string ResponseJson::begin_message() {
   message_begun_ = true;
-  message_at_ = answer_.calls.size();
+  message_at_ = thought_items() + answer_.calls.size();
   std::string events = event("response.output_item.added",
                              {{"output_index", message_at_}, {"item", item("in_progress", Json::array())}});
   return events + part_event("response.content_part.added", {{"part", part()}});
 }
 
+// Of what happens to the part of the item of thoughts, which is the first one.
+std::string ResponseJson::thought_event(const char* type, Json fields) {
+  fields.update({{"item_id", thought_item("")["id"]}, {"output_index", 0}, {"content_index", 0}});
+  return event(type, std::move(fields));
+}
+
+std::string ResponseJson::thoughts(int64_t, const std::string& text, bool first) {
+  std::string events = begin(first);
+  if (answer_.thoughts.empty()) {
+    Json opened = thought_item("in_progress"), part = opened["content"][0];
+    opened["content"] = Json::array();
+    events += event("response.output_item.added", {{"output_index", 0}, {"item", std::move(opened)}});
+    events += thought_event("response.content_part.added", {{"part", std::move(part)}});
+  }
+  answer_.thoughts += text;
+  return events + thought_event("response.reasoning_text.delta", {{"delta", text}});
+}
+
+std::string ResponseJson::end_thoughts(const char* status) {
+  if (answer_.thoughts.empty() || std::exchange(thoughts_ended_, true)) return "";
+  const Json done = thought_item(status);
+  std::string events = thought_event("response.reasoning_text.done", {{"text", answer_.thoughts}});
+  events += thought_event("response.content_part.done", {{"part", done["content"][0]}});
+  return events + event("response.output_item.done", {{"output_index", 0}, {"item", done}});
+}
+
 // Written without a document, since every token is one.
 std::string ResponseJson::piece(int64_t, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) {
-  std::string events = first ? begin() : "";
+  std::string events = begin(first) + end_thoughts("completed");
   if (!message_begun_) events += begin_message();
   answer_.text += text;
   answer_.tokens.insert(answer_.tokens.end(), tokens.begin(), tokens.end());
@@ -125,8 +164,8 @@ Json ResponseJson::call_item(size_t number, const char* status) const {
 
 // A call is sent whole, since its text is read as one. Its item comes behind the message's, which then has to be there.
 std::string ResponseJson::call(int64_t, const ToolCall& call, bool first) {
-  std::string events = first ? begin() : "";
-  const size_t number = answer_.calls.size(), place = number + (message_begun_ ? 1 : 0);
+  std::string events = begin(first) + end_thoughts("completed");
+  const size_t number = answer_.calls.size(), place = thought_items() + number + (message_begun_ ? 1 : 0);
   answer_.calls.push_back(call);
   Json opened = call_item(number, "in_progress");
   const Json id = opened["id"];
@@ -144,9 +183,10 @@ std::string ResponseJson::call(int64_t, const ToolCall& call, bool first) {
 }
 
 std::string ResponseJson::last_piece(int64_t, const char* finish) {
-  std::string events = events_ == 0 ? begin() : "";
+  std::string events = begin(events_ == 0);
   answer_.finish = finish;
-  if (!message_begun_ && !answer_.calls.empty()) return events;
+  events += end_thoughts(status());
+  if (!message_begun_ && !has_message()) return events;
   if (!message_begun_) events += begin_message();
   events +=
       part_event("response.output_text.done", {{"text", answer_.text}, {"logprobs", logprobs_json(answer_.tokens)}});
