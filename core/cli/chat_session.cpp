@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <condition_variable>
@@ -16,12 +17,21 @@
 namespace fvlm::cli {
 namespace {
 
-// Prints one answer as it comes. Its functions are called on the model's thread, but for wait().
+// Prints one answer as it comes, on a terminal with its thoughts. Its functions are called on the model's thread, but
+// for wait().
 class PrintedAnswer final : public serve::AnswerListener {
  public:
-  explicit PrintedAnswer(const std::atomic<bool>& interrupted) : interrupted_(interrupted) {}
+  PrintedAnswer(const std::atomic<bool>& interrupted, bool is_terminal)
+      : interrupted_(interrupted), is_terminal_(is_terminal) {}
 
+  void add_thoughts(int64_t, const std::string& piece) override {
+    thoughts_ += piece;
+    if (!is_terminal_) return;
+    fmt::print("{}", styled(strip_control_characters(piece), Style::dim));
+    std::fflush(stdout);
+  }
   void add_text(int64_t, const std::string& piece) override {
+    if (is_terminal_ && text_.empty() && !thoughts_.empty()) fmt::print("\n\n");
     text_ += piece;
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
@@ -43,7 +53,12 @@ class PrintedAnswer final : public serve::AnswerListener {
     changed_.wait(lock, [this] { return finished_; });
     if (error_) throw Error(*error_);
   }
-  const std::string& text() const { return text_; }
+  // As a turn of the conversation, in which the template may leave out its thoughts.
+  Turn turn() const {
+    Turn turn{"assistant", text_};
+    turn.thoughts = thoughts_;
+    return turn;
+  }
   // Of the whole answer, as `generate` has them: several tokens may come in one piece, so that the time between pieces
   // says nothing of tokens.
   std::string figures() const {
@@ -64,7 +79,8 @@ class PrintedAnswer final : public serve::AnswerListener {
   }
 
   const std::atomic<bool>& interrupted_;
-  std::string text_, finish_;
+  const bool is_terminal_;
+  std::string thoughts_, text_, finish_;
   serve::Usage usage_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point end_;
@@ -162,6 +178,13 @@ void ChatSession::run(const std::string& name, const std::string& argument) {
   }
 }
 
+bool ChatSession::thinking_of(const std::string& value) const {
+  if (!model_.prompts.thinking_switch())
+    throw Error(ErrorKind::usage, "the model's chat template does not turn thinking on or off");
+  if (value != "on" && value != "off") throw Error(ErrorKind::usage, "thinking is on or off, not '{}'", value);
+  return value == "on";
+}
+
 void ChatSession::set(const std::string& argument) {
   ChatSettings changed = settings_;
   infer::Sampling& sampling = changed.sampling;
@@ -183,15 +206,21 @@ void ChatSession::set(const std::string& argument) {
       sampling.seed = static_cast<uint64_t>(whole_number_of(value));
     } else if (name == "max-tokens") {
       changed.max_tokens = std::max<int64_t>(1, whole_number_of(value));
+    } else if (name == "thinking") {
+      changed.thinking = thinking_of(value);
     } else {
       throw Error(ErrorKind::usage, "there is no setting '{}'", name).advise("/settings lists them");
     }
     (void)infer::Sampler(sampling); // throws for what makes no sense
     settings_ = changed;
   }
-  fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {}\n",
+  const auto thinking = model_.prompts.thinking_switch();
+  fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {}{}\n",
              sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
-             sampling.seed, changed.max_tokens);
+             sampling.seed, changed.max_tokens,
+             !thinking                                    ? ""
+             : changed.thinking.value_or(thinking->is_on) ? ", thinking on"
+                                                          : ", thinking off");
 }
 
 void ChatSession::show_image(const std::string& file) {
@@ -258,12 +287,15 @@ void ChatSession::answer() {
   request.frames = video_;
   request.sampling = settings_.sampling;
   request.max_tokens = settings_.max_tokens;
-  const auto printed = std::make_shared<PrintedAnswer>(interrupted_);
+  if (settings_.thinking)
+    request.template_variables = std::make_shared<const nlohmann::json>(
+        nlohmann::json{{model_.prompts.thinking_switch()->variable, *settings_.thinking}});
+  const auto printed = std::make_shared<PrintedAnswer>(interrupted_, is_terminal_);
   service_.submit(std::move(request), printed);
   printed->wait();
   fmt::print("\n");
   say(printed->figures());
-  turns_.push_back({"assistant", printed->text()});
+  turns_.push_back(printed->turn());
 }
 
 } // namespace fvlm::cli

@@ -14,7 +14,8 @@ namespace fvlm::cli {
 struct ChatSettings {
   infer::Sampling sampling;
   int64_t max_tokens = 512;
-  int64_t draft_tokens = 0; // see infer::BatchOptions
+  int64_t draft_tokens = 0;          // see infer::BatchOptions
+  std::optional<bool> thinking = {}; // nothing: as the template has it
 };
 
 class ChatSession {
@@ -35,6 +36,7 @@ class ChatSession {
   static const std::vector<Command>& commands();
   void run(const std::string& name, const std::string& argument);
   void set(const std::string& argument);
+  bool thinking_of(const std::string& value) const;
   void say(const std::string& text) const; // on a terminal
   void ask(const std::string& text);
   void retry();

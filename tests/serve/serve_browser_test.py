@@ -83,11 +83,12 @@ class Page(unittest.TestCase):
             (Path(where) / f"{name}.png").write_bytes(base64.b64decode(data))
 
     def reply_with(self, *pieces):
-        """Lets the next question be answered with these pieces in place of the model's."""
+        """Lets the next question be answered with these pieces, texts or deltas, in place of the model's. What it returns tells the request."""
         self.browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/chat/completions"}])
         def event(choices, **more):
             return "data: " + json.dumps({"choices": choices} | more) + "\n\n"
-        body = "".join(event([{"index": 0, "delta": {"content": piece}, "finish_reason": None}]) for piece in pieces)
+        deltas = [piece if isinstance(piece, dict) else {"content": piece} for piece in pieces]
+        body = "".join(event([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas)
         body += event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
         body += event([], usage={"prompt_tokens": 3, "completion_tokens": len(pieces)}) + "data: [DONE]\n\n"
         def reply():
@@ -96,6 +97,7 @@ class Page(unittest.TestCase):
                               responseHeaders=[{"name": "Content-Type", "value": "text/event-stream"}],
                               body=base64.b64encode(body.encode()).decode())
             self.browser.call("Fetch.disable")
+            return json.loads(paused["request"]["postData"])
         return reply
 
     def test_shows_the_answer_that_the_server_gives(self):
@@ -113,6 +115,40 @@ class Page(unittest.TestCase):
         self.ask("And why?")
         self.answered(2)
         self.assertEqual(self.words()[3], self.server.ask(*messages, max_tokens=12), "the conversation goes along")
+
+    def test_folds_thoughts(self):
+        hostile = "<b>Add</b> <script>window.hit = 2</script>"
+        reply = self.reply_with({"role": "assistant", "content": None, "reasoning_content": hostile}, {"reasoning_content": " them."}, "Four.")
+        self.ask("Two and two?")
+        reply()
+        self.answered(1)
+        self.assertEqual(self.words()[1:], [hostile + " them.", "Four."])
+        self.assertRegex(self.value("document.querySelector('.thoughts summary').textContent"), r"^Thought for \d+\.\d s$")
+        self.assertEqual(self.value("[document.querySelectorAll('.thoughts b, .thoughts script').length, window.hit ?? 0]"), [0, 0])
+        self.assertFalse(self.value("document.querySelector('.thoughts').open"))
+        self.value("document.querySelector('.thoughts summary').focus()")
+        self.browser.press("Enter", text="\r")
+        self.browser.wait_for("document.querySelector('.thoughts').open")
+        self.browser.size(400, 800)
+        self.assertLessEqual(self.value("document.documentElement.scrollWidth"), 400)
+        self.screenshot("thoughts-400")
+        reply = self.reply_with({"reasoning_content": "Still"})
+        self.ask("And more?")
+        sent = reply()["messages"]
+        self.assertEqual(sent[1], {"role": "assistant", "content": "Four.", "reasoning_content": hostile + " them."})
+        self.answered(2)
+        self.assertEqual(self.value("turns.at(-1).text"), "", "thoughts that were cut off are no answer")
+
+    def test_lets_models_think_that_can(self):
+        self.browser.wait_for("model.id === 'gqa'")
+        self.assertEqual(self.value("[document.getElementById('think-label').hidden, 'chat_template_kwargs' in requestBody()]"), [True, False])
+        self.value("model.fvlm.thinking = {variable: 'enable_thinking', default: true}")
+        self.assertEqual(self.value("requestBody().chat_template_kwargs"), {"enable_thinking": True})
+        self.browser.click("#think")
+        self.assertEqual(self.value("requestBody().chat_template_kwargs"), {"enable_thinking": False})
+        self.assertFalse(self.value("JSON.parse(localStorage.getItem('settings')).think"))
+        self.browser.open(f"http://127.0.0.1:{self.server.port}/")
+        self.assertFalse(self.value("document.getElementById('think').checked"), "it is kept")
 
     def test_sends_a_picture_and_veils_where_the_model_did_not_look(self):
         self.set("temperature", 0)

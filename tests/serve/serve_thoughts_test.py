@@ -3,6 +3,10 @@ of OpenAI's forms; with tools, forms, stop texts and log-probabilities, which co
 
 usage: serve_thoughts_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
 import json
+import os
+import pty
+import re
+import subprocess
 import sys
 import unittest
 
@@ -12,7 +16,7 @@ except ImportError as error:
     print(f"Skipped\nthe package openai is not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-from against_oracle import folder
+from against_oracle import engine, folder
 from running_server import Server, events
 from thinking_model import ASKED, CALL, HIDDEN, SAID, SYSTEM, THOUGHT, TOOL, TOOL_THOUGHT, make_model
 from transformers import PreTrainedTokenizerFast
@@ -268,6 +272,37 @@ class OpenedByThePrompt(Asked):
         status, body, _ = self.server.send(PATH, {"messages": [SYSTEM, {"role": "user", "content": ASKED}], "stream": True, "temperature": 0})
         first = events(body)[0][0]["choices"][0]["delta"]
         self.assertEqual((status, first), (200, {"role": "assistant", "content": None, "reasoning": THOUGHT[:1], "reasoning_content": THOUGHT[:1]}))
+
+
+class Chat(unittest.TestCase):
+    """`chat`: thoughts are dimmed on a terminal, and left out where a script reads the answers."""
+    command = [str(word) for word in (engine, "chat", folder / "run", "--system", SYSTEM["content"])]
+
+    def chat(self, *lines):
+        result = subprocess.run(self.command, input="\n".join(lines) + "\n", capture_output=True, text=True)
+        return result.stdout, result.stderr
+
+    def test_a_script_reads_answers_alone(self):
+        self.assertEqual(self.chat(ASKED)[0], SAID + "\n")
+        printed, _ = self.chat("/settings thinking off", ASKED)
+        self.assertIn(", thinking off\n", printed)
+        self.assertNotIn(SAID, printed, "the prompt is another one")
+        self.assertIn("thinking is on or off, not 'much'", self.chat("/settings thinking much")[1])
+
+    def test_a_terminal_shows_thoughts(self):
+        keyboard, terminal = pty.openpty()
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "dumb"}
+        process = subprocess.Popen(self.command, stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL, env=environment)
+        os.close(terminal)
+        os.write(keyboard, f"{ASKED}\n".encode())
+        seen = ""
+        while " new tokens in " not in seen:
+            seen += os.read(keyboard, 65536).decode()
+        os.write(keyboard, b"/quit\n")
+        self.assertEqual(process.wait(timeout=1800), 0)
+        os.close(keyboard)
+        plain = re.sub("\x1b\\[[0-9]*m", "", seen).replace("\r", "")
+        self.assertIn(f"{THOUGHT}\n\n{SAID}\n", plain)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 const $ = id => document.getElementById(id);
-// The conversation: {role, text, pictures, element}. Texts are only ever inserted as text.
+// The conversation: {role, text, thoughts, pictures, element}. Texts are only ever inserted as text.
 let turns = [], attached = [], running = null, model = {id: "", fvlm: {}}, known = null;
+let chosen = false; // whether the user chose to let models think, or not to
 const numbers = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
-const kept = [...numbers, "system", "video_frames", "look"];
+const kept = [...numbers, "system", "video_frames", "look", "think"];
 
 function element(kind, className, text) {
   const made = document.createElement(kind);
@@ -152,12 +153,13 @@ function contentOf(turn) {
 }
 
 function requestBody() {
-  const messages = turns.map(turn => ({role: turn.role, content: contentOf(turn)}));
+  const messages = turns.map(turn => ({role: turn.role, content: contentOf(turn), reasoning_content: turn.thoughts || undefined}));
   if ($("system").value) messages.unshift({role: "system", content: $("system").value});
   const body = {model: model.id || undefined, messages, stream: true, stream_options: {include_usage: true}};
   for (const name of numbers)
     if ($(name).value !== "") body[name] = Number($(name).value);
   const hasPictures = turns.some(turn => turn.pictures?.length);
+  if (model.fvlm.thinking) body.chat_template_kwargs = {[model.fvlm.thinking.variable]: $("think").checked};
   if (model.fvlm.attention && $("look").checked && hasPictures) body.attention = true;
   return body;
 }
@@ -208,6 +210,28 @@ function showLook(turn, attention) {
   atEnd(() => turn.element.prepend(look));
 }
 
+// Thoughts are unfolded while they come.
+function showThoughts(turn, text) {
+  if (!turn.thinking) {
+    const fold = element("details", "thoughts"), words = element("div", "words");
+    fold.open = true;
+    fold.append(element("summary", "", "Thinking …"), words);
+    turn.thinking = {fold, words, begin: performance.now()};
+    turn.thoughts = "";
+    turn.words.before(fold);
+  }
+  turn.thoughts += text;
+  turn.thinking.words.append(text);
+}
+
+function endThoughts(turn) {
+  if (!turn.thinking) return;
+  const {fold, begin} = turn.thinking;
+  turn.thinking = null;
+  fold.firstChild.textContent = `Thought for ${((performance.now() - begin) / 1000).toFixed(1)} s`;
+  fold.open = false;
+}
+
 // Of the whole answer, the prompt included: several tokens may come in one piece.
 function figures(usage, seconds, finish) {
   const parts = [`${usage.completion_tokens} tokens in ${seconds.toFixed(2)} s`];
@@ -235,18 +259,23 @@ async function answer() {
     if (!response.ok) throw new Error(await failureOf(response));
     for await (const parts of eventsOf(response)) {
       signal.throwIfAborted();
-      let text = "";
+      let text = "", thoughts = "";
       for (const part of parts) {
         if (part.error) throw new Error(part.error.message);
         if (part.attention) showLook(turn, part.attention);
         const choice = part.choices?.[0];
         text += choice?.delta?.content ?? "";
+        thoughts += choice?.delta?.reasoning_content ?? "";
         finish = choice?.finish_reason || finish;
         usage = part.usage ?? usage;
       }
+      if (thoughts) atEnd(() => showThoughts(turn, thoughts));
       if (!text) continue;
       turn.text += text;
-      atEnd(() => turn.words.append(text));
+      atEnd(() => {
+        endThoughts(turn);
+        turn.words.append(text);
+      });
     }
     if (usage) note.textContent = figures(usage, (performance.now() - begin) / 1000, finish);
     if (!finish) throw new Error("the connection ended before the answer did");
@@ -261,6 +290,7 @@ async function answer() {
       say(`Not answered: ${error.message}`);
     }
   }
+  endThoughts(turn);
   turn.element.removeAttribute("aria-busy");
   if (running?.signal === signal) {
     running = null;
@@ -304,9 +334,13 @@ function askForToken() {
   $("token").focus();
 }
 
+function valueOf(name) {
+  return $(name).type === "checkbox" ? "checked" : "value";
+}
+
 function keepSettings() {
   try {
-    const values = kept.map(name => [name, name === "look" ? $(name).checked : $(name).value]);
+    const values = kept.filter(name => name !== "think" || chosen).map(name => [name, $(name)[valueOf(name)]]);
     localStorage.setItem("settings", JSON.stringify(Object.fromEntries(values)));
   } catch {} // a browser that keeps nothing
 }
@@ -315,7 +349,8 @@ function restoreSettings() {
   try {
     const values = JSON.parse(localStorage.getItem("settings") ?? "{}");
     for (const name of kept)
-      if (name in values) name === "look" ? ($(name).checked = values[name]) : ($(name).value = values[name]);
+      if (name in values) $(name)[valueOf(name)] = values[name];
+    chosen = "think" in values;
   } catch {}
 }
 
@@ -326,6 +361,8 @@ async function findModel() {
   $("model").textContent = model.id;
   document.title = `${model.id}: chat`;
   $("look-label").hidden = !model.fvlm.attention;
+  $("think-label").hidden = !model.fvlm.thinking;
+  if (model.fvlm.thinking && !chosen) $("think").checked = model.fvlm.thinking.default;
   $("max_tokens").placeholder = model.fvlm.usual_tokens;
   $("max_tokens").max = model.fvlm.max_tokens;
   $("video_frames").placeholder = model.fvlm.video_frames;
@@ -335,6 +372,7 @@ async function findModel() {
 function listen() {
   $("composer").addEventListener("submit", event => { event.preventDefault(); send(); });
   $("settings").addEventListener("submit", event => event.preventDefault());
+  $("think").addEventListener("change", () => { chosen = true; });
   $("settings").addEventListener("change", keepSettings);
   $("token").addEventListener("change", () => { known = findModel().then(() => say(""), error => say(error.message)); });
   $("settings-button").addEventListener("click", () => showSettings($("settings").hidden));
