@@ -284,7 +284,7 @@ function fvlm.hunyuan_vl(table) end
 function fvlm.mistral3(table) end
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL and MiniCPM-V 4.6.
+---LFM2-VL and MiniCPM-V.
 ---@class fvlm.Lfm2Vl
 ---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `2`.
 ---@field hidden? integer Numbers between the two linears. Default: `2560`.
@@ -293,7 +293,7 @@ function fvlm.mistral3(table) end
 ---@field norm_eps? number The epsilon of this norm; MiniCPM-V has 1e-6. Default: `1e-5`.
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL and MiniCPM-V 4.6.
+---LFM2-VL and MiniCPM-V.
 ---@param table fvlm.Lfm2Vl
 ---@return fvlm.Lfm2Vl
 function fvlm.lfm2_vl(table) end

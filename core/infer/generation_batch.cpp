@@ -143,8 +143,8 @@ int64_t GenerationBatch::add(Prompt prompt) {
       throw Error(ErrorKind::internal, "a prompt that is scored has visual rows or no top_logprobs");
     scheduled.scored_rows = std::ssize(scheduled.rows) - 1;
   }
-  if (const auto axes = model_.config().row_axes(); axes != RowAxes::none && !prompt.grids.empty())
-    scheduled.positions = {scheduled.rows, prompt.grids, model_.config().vision.tokens_per_second, axes};
+  if (const auto rules = model_.config().row_positions(); rules.axes != RowAxes::none && !prompt.grids.empty())
+    scheduled.positions = {scheduled.rows, prompt.grids, rules};
   scheduled.bidirectional_rows = model_.connector().bidirectional_rows();
   scheduler_.add(std::move(scheduled));
   answers_.emplace(prompts_, Answer{std::move(prompt), sampler, {.number = prompts_}});

@@ -51,6 +51,11 @@ const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
     const int64_t last_row = last_attended_row(sequence.prompt, begin + limits_.page_rows - 1);
     for (auto row = first; has_key && row <= rows.begin() + last_row; ++row) {
       content += fmt::format(" {}", *row);
+      // Those of rows on a canvas depend on rows behind them.
+      const int64_t number = row - rows.begin();
+      if (const model::RowPosition position = sequence.prompt.positions.of(number);
+          position != model::equal_positions(number))
+        content += fmt::format("@{}", fmt::join(position, ","));
       if (*row != visual_placeholder) continue;
       has_key = each > 0;
       if (has_key) content += fmt::format(":{}:{}", frames[static_cast<size_t>(visual / each)], visual % each);

@@ -12,6 +12,12 @@ std::vector<DecoderConfig> ModelConfig::decoders() const {
   return all;
 }
 
+RowPositionRules ModelConfig::row_positions() const {
+  if (vision.rows_as_text) return {};
+  return {vision.canvas ? RowAxes::canvas : decoder.row_axes(), vision.tokens_per_second,
+          vision.canvas.value_or(CanvasTokens())};
+}
+
 namespace {
 
 ArenaOptions with_frozen_base(ArenaOptions options, const Adapters& adapters) {
@@ -36,11 +42,18 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
         ErrorKind::data,
         "the connector '{}' reads frames that are whole images, and those of the encoder '{}' are cells of images",
         config.connector->name(), config.vision.model_type)
-        .advise("use the connector {}",
-                config.vision.model_type == "pixtral"                                              ? "fvlm.mistral3"
-                : config.vision.rows_as_text || config.vision.model_type == "siglip2_vision_model" ? "fvlm.lfm2_vl"
-                                                                                                   : "fvlm.qwen2_vl");
+        .advise("use the connector {}", config.vision.model_type == "pixtral" ? "fvlm.mistral3"
+                                        : config.vision.rows_as_text || config.vision.canvas ||
+                                                config.vision.model_type == "siglip2_vision_model"
+                                            ? "fvlm.lfm2_vl"
+                                            : "fvlm.qwen2_vl");
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
+  if (config.vision.canvas && config.decoder.row_axes() != RowAxes::mrope)
+    throw Error(ErrorKind::data,
+                "the rows of the encoder '{}' have positions on a canvas, and those of the decoder "
+                "'{}' have one each",
+                config.vision.model_type, config.decoder.model_type)
+        .advise("take a decoder with M-RoPE, such as a Qwen3.5");
   for (const DecoderConfig& other : config.further)
     if (other.row_axes() != config.decoder.row_axes())
       throw Error(ErrorKind::data, "decoders with and without M-RoPE cannot read the same frames")
@@ -88,8 +101,7 @@ FrameReader Model::frame_reader(int64_t height, int64_t width) const {
           config_.connector->rows_per_frame([&] { return tokens; }),
           encoder_->reads_bytes(),
           encoder_->reads_cells() ? encoder_.get() : nullptr,
-          config_.row_axes(),
-          config_.vision.tokens_per_second};
+          config_.row_positions()};
 }
 
 FrameReader Model::frame_reader(const at::Tensor& frames) const {

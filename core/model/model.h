@@ -20,8 +20,7 @@ struct ModelConfig {
   Adapters adapters = {};
 
   std::vector<DecoderConfig> decoders() const;
-  // On which the decoder's rows have positions: see row_positions.h.
-  RowAxes row_axes() const { return vision.rows_as_text ? RowAxes::none : decoder.row_axes(); }
+  RowPositionRules row_positions() const; // of the decoder
 };
 
 class Model {

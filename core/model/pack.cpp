@@ -5,7 +5,6 @@
 #include "model/bidirectional_blocks.h"
 #include "model/connector/connector.h"
 #include "model/encoder/encoder.h"
-#include "model/row_positions.h"
 #include "recipe/placeholders.h"
 
 #include <ATen/ops/concat.h>
@@ -52,11 +51,10 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
 
 // The maps of a pack, filled sample by sample.
 struct Maps {
-  explicit Maps(const FrameReader& reader)
-      : rows_per_frame(reader.rows_per_frame), tokens_per_second(reader.tokens_per_second), row_axes(reader.row_axes) {}
+  explicit Maps(const FrameReader& reader) : rows_per_frame(reader.rows_per_frame), position_rules(reader.positions) {}
 
-  const int64_t rows_per_frame, tokens_per_second;
-  const RowAxes row_axes;
+  const int64_t rows_per_frame;
+  const RowPositionRules position_rules;
   std::vector<int64_t> video_lengths, copies, frame_source, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> mean_rows;
   std::vector<float> mean_shares;
@@ -86,30 +84,29 @@ struct Maps {
     for (const Text& text : sample.texts) {
       const size_t begin = tokens.size(), first_label = targets.size();
       int64_t source = first_token;
-      // On one axis the rows of an image count as text, and may have text between them.
-      RowCounter counter(row_axes != RowAxes::none ? std::span<const ImageGrid>(sample.grids)
-                                                   : std::span<const ImageGrid>(),
-                         tokens_per_second, row_axes);
+      std::vector<int64_t> rows; // tokens and placeholders
       if (placeholders_of(text.tokens) == 0)
-        while (source < first_token + frames * rows_per_frame) add_visual_row(source++, counter);
+        while (source < first_token + frames * rows_per_frame) add_visual_row(source++, rows);
       for (size_t i = 0; i < text.tokens.size(); ++i) {
         if (const int64_t id = text.tokens[i]; is_placeholder(id)) {
           has_numbered = has_numbered || is_numbered_placeholder(id);
           if (is_shrunk_placeholder(id))
-            add_mean(ShrunkPatch::of(id).mean(rows_per_frame), first_token, counter);
+            add_mean(ShrunkPatch::of(id).mean(rows_per_frame), first_token, rows);
           else
-            add_visual_row(is_numbered_placeholder(id) ? first_token + visual_row_of(id) : source++, counter);
+            add_visual_row(is_numbered_placeholder(id) ? first_token + visual_row_of(id) : source++, rows);
           continue;
         }
         const auto row = static_cast<int64_t>(tokens.size());
         text_rows.push_back(row);
         tokens.push_back(text.tokens[i]);
-        add_position(counter.text());
+        rows.push_back(text.tokens[i]);
         if (!is_label(text, i)) continue;
         label_rows.push_back(row - 1);
         targets.push_back(text.tokens[i]);
         label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
       }
+      const RowPositions placed = positions_of(rows, sample.grids, position_rules);
+      for (const RowPosition& position : placed.rows) add_position(position);
       text_lengths.push_back(static_cast<int64_t>(tokens.size() - begin));
       const bool has_label = targets.size() > first_label;
       prompt_lengths.push_back(has_label ? label_rows[first_label] + 1 - static_cast<int64_t>(begin)
@@ -127,17 +124,17 @@ struct Maps {
   }
 
  private:
-  void add_mean(const ShrunkPatch::Mean& mean, int64_t first_token, RowCounter& counter) {
-    add_visual_row(-1 - std::ssize(mean_shares) / std::ssize(mean.shares), counter); // behind all others, see sources()
+  void add_mean(const ShrunkPatch::Mean& mean, int64_t first_token, std::vector<int64_t>& rows) {
+    add_visual_row(-1 - std::ssize(mean_shares) / std::ssize(mean.shares), rows); // behind all others, see sources()
     for (const int64_t row : mean.rows) mean_rows.push_back(first_token + row);
     mean_shares.insert(mean_shares.end(), mean.shares.begin(), mean.shares.end());
   }
 
-  void add_visual_row(int64_t source, RowCounter& counter) {
+  void add_visual_row(int64_t source, std::vector<int64_t>& rows) {
     visual_source.push_back(source);
     visual_rows.push_back(static_cast<int64_t>(tokens.size()));
     tokens.push_back(0);
-    add_position(counter.visual());
+    rows.push_back(visual_placeholder);
   }
 
   void add_position(const RowPosition& position) {
@@ -477,7 +474,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, con
   pack.sequence.is_text =
       at::zeros({capacity.rows, 1}, options.dtype(at::kFloat)).index_fill(0, tensor_of(maps.text_rows, device), 1);
   pack.texts = segments_of(maps.text_lengths, capacity.sequences, capacity.rows, capacity.longest_sequence, device);
-  if (reader.row_axes != RowAxes::none && capacity.frames > 0) {
+  if (reader.positions.axes != RowAxes::none && capacity.frames > 0) {
     std::vector<at::Tensor> axes;
     for (std::vector<int32_t>& axis : maps.positions) {
       axis.resize(static_cast<size_t>(capacity.rows), 0);

@@ -2,6 +2,7 @@
 // form a batch has. What is not filled is padding and changes no result.
 #pragma once
 #include "model/part.h"
+#include "model/row_positions.h"
 #include "ops/rows.h"
 #include "recipe/image_grid.h"
 #include "recipe/visual_rows.h"
@@ -106,8 +107,7 @@ struct FrameReader {
   int64_t rows_per_frame;
   bool reads_bytes = false;
   const Encoder* of_cells = nullptr; // where frames are cells of images
-  RowAxes row_axes = RowAxes::none;  // of the positions of the decoder's rows: see row_positions.h
-  int64_t tokens_per_second = 0;     // by which those in time grow in a video
+  RowPositionRules positions = {};   // of the decoder's rows
 };
 
 // Of what a sample has as frames, see Sample::frames; each once.

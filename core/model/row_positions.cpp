@@ -1,30 +1,47 @@
 #include "model/row_positions.h"
 
 #include "base/error.h"
+#include "model/canvas_positions.h"
 #include "recipe/visual_rows.h"
 
 #include <algorithm>
 
 namespace fvlm::model {
+namespace {
 
-RowPosition RowCounter::text() {
-  if (cell_ > 0)
-    throw Error(ErrorKind::data, "the placeholders of {} of {} x {} cells are interrupted behind {}",
-                grids_.front().is_video() ? "a video" : "an image", grids_.front().rows, grids_.front().columns, cell_)
-        .advise("the rows of an image or video stand one after the other: put text before or behind all of its "
-                "placeholders");
-  return equal_positions(next_++);
-}
+// Counts the rows of one text.
+class RowCounter {
+ public:
+  RowCounter(std::span<const ImageGrid> grids, const RowPositionRules& rules) : grids_(grids), rules_(rules) {}
+
+  // Of the next row.
+  RowPosition text() {
+    if (cell_ > 0) refuse_interrupted_image(grids_.front(), cell_);
+    return equal_positions(next_++);
+  }
+  RowPosition visual();
+  int64_t next() const { return next_; }
+
+ private:
+  RowPosition of_image_with_lines();
+
+  std::span<const ImageGrid> grids_; // of the images and videos that are not over
+  const RowPositionRules& rules_;
+  int64_t cell_ = 0;  // of the first of them, that is next; with XD-RoPE, the row
+  int64_t image_ = 0; // that this one is
+  int64_t next_ = 0;  // behind the rows of text and the images that are over
+};
 
 RowPosition RowCounter::visual() {
   if (grids_.empty()) return text();
-  if (axes_ == RowAxes::xdrope) return of_image_with_lines();
+  if (rules_.axes == RowAxes::xdrope) return of_image_with_lines();
   const ImageGrid& grid = grids_.front();
   const auto position = [&](int64_t offset) { return static_cast<int32_t>(next_ + offset); };
   const int64_t step = cell_ / grid.step_cells(), place = cell_ % grid.step_cells();
   // In float32, as transformers has it.
-  const float interval =
-      tokens_per_second_ > 0 ? static_cast<float>(tokens_per_second_) * static_cast<float>(grid.step_seconds) : 1;
+  const float interval = rules_.tokens_per_second > 0
+                             ? static_cast<float>(rules_.tokens_per_second) * static_cast<float>(grid.step_seconds)
+                             : 1;
   const auto time = static_cast<int64_t>(static_cast<float>(step) * interval);
   const RowPosition found{position(time), position(place / grid.columns), position(place % grid.columns),
                           position(time)};
@@ -51,16 +68,29 @@ RowPosition RowCounter::of_image_with_lines() {
   return found;
 }
 
-SequencePositions::SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids,
-                                     int64_t tokens_per_second, RowAxes axes) {
-  RowCounter counter(grids, tokens_per_second, axes);
-  for (const int64_t row : rows) prompt_.push_back(row == visual_placeholder ? counter.visual() : counter.text());
-  next_ = counter.next();
+} // namespace
+
+void refuse_interrupted_image(const ImageGrid& grid, int64_t cells) {
+  throw Error(ErrorKind::data, "the placeholders of {} of {} x {} cells are interrupted behind {}",
+              grid.is_video() ? "a video" : "an image", grid.rows, grid.columns, cells)
+      .advise("the rows of an image or video stand one after the other: put text before or behind all of its "
+              "placeholders");
+}
+
+RowPositions positions_of(std::span<const int64_t> rows, std::span<const ImageGrid> grids,
+                          const RowPositionRules& rules) {
+  if (rules.axes == RowAxes::canvas) return canvas_positions(rows, grids, rules.canvas);
+  // On one axis the rows of an image count as text, and may have text between them.
+  RowCounter counter(rules.axes == RowAxes::none ? std::span<const ImageGrid>() : grids, rules);
+  RowPositions found;
+  for (const int64_t row : rows) found.rows.push_back(row == visual_placeholder ? counter.visual() : counter.text());
+  found.next = counter.next();
+  return found;
 }
 
 RowPosition SequencePositions::of(int64_t row) const {
-  const auto prompt = std::ssize(prompt_);
-  return row < prompt ? prompt_[static_cast<size_t>(row)] : equal_positions(next_ + row - prompt);
+  const auto prompt = std::ssize(prompt_.rows);
+  return row < prompt ? prompt_.rows[static_cast<size_t>(row)] : equal_positions(prompt_.next + row - prompt);
 }
 
 } // namespace fvlm::model

@@ -3,6 +3,7 @@
 // M-RoPE has three axes, which are time, height and width. The cells of an image have the number of the image's first
 // row for time, and from there on their line and their column; what follows goes on behind the largest line or column.
 // Those of a video have the same lines and columns in each step, and their numbers for time grow from step to step.
+// On a canvas an image and its parts have such numbers together: canvas_positions.h.
 //
 // XD-RoPE has four axes, which are the row's place in the sequence, width, height and image. An image has a row before
 // its cells, one behind each line of them, and one behind all. The first and the last one count as text; the others
@@ -36,43 +37,38 @@ constexpr bool are_equal(const RowPosition& position) {
   return position == equal_positions(position[0]);
 }
 
-// Counts the rows of one text. Rows of frames that are no cells of images count as text.
-class RowCounter {
- public:
-  // `tokens_per_second`: how the numbers for time grow in a video; 0: by one from step to step.
-  explicit RowCounter(std::span<const ImageGrid> grids, int64_t tokens_per_second = 0, RowAxes axes = RowAxes::mrope)
-      : grids_(grids), tokens_per_second_(tokens_per_second), axes_(axes) {}
-
-  // Of the next row. Throws Error(data) for text between the cells of an image.
-  RowPosition text();
-  RowPosition visual();
-  // Of the row of text that would be next, which may be less than numbers for time in a video, as in transformers.
-  int64_t next() const { return next_; }
-
- private:
-  RowPosition of_image_with_lines();
-
-  std::span<const ImageGrid> grids_; // of the images and videos that are not over
-  int64_t tokens_per_second_;
-  RowAxes axes_;
-  int64_t cell_ = 0;  // of the first of them, that is next; with XD-RoPE, the row
-  int64_t image_ = 0; // that this one is
-  int64_t next_ = 0;  // behind the rows of text and the images that are over
+// How the rows of a model have their positions.
+struct RowPositionRules {
+  RowAxes axes = RowAxes::none;
+  int64_t tokens_per_second = 0; // by which numbers for time grow in a video; 0: by one from step to step
+  CanvasTokens canvas = {};      // with RowAxes::canvas
 };
+
+struct RowPositions {
+  std::vector<RowPosition> rows;
+  // Of the row of text that would be next, which may be less than numbers for time in a video, as in transformers.
+  int64_t next = 0;
+};
+
+// Of the rows of one text: tokens, and visual_placeholder where visual rows stand. Those of frames that are no cells of
+// images count as text. Throws Error(data) for text between the cells of an image.
+RowPositions positions_of(std::span<const int64_t> rows, std::span<const ImageGrid> grids,
+                          const RowPositionRules& rules);
+
+// Throws that error, behind so many cells.
+[[noreturn]] void refuse_interrupted_image(const ImageGrid& grid, int64_t cells);
 
 // The positions of a sequence that is generated: of the prompt's rows, and of all that follow.
 class SequencePositions {
  public:
   SequencePositions() = default; // each row's number
-  // `rows`: tokens; visual_placeholder where a visual row stands.
-  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids, int64_t tokens_per_second = 0,
-                    RowAxes axes = RowAxes::mrope);
+  SequencePositions(std::span<const int64_t> rows, std::span<const ImageGrid> grids, const RowPositionRules& rules)
+      : prompt_(positions_of(rows, grids, rules)) {}
 
   RowPosition of(int64_t row) const;
 
  private:
-  std::vector<RowPosition> prompt_;
-  int64_t next_ = 0; // of the first row behind the prompt
+  RowPositions prompt_;
 };
 
 } // namespace fvlm::model

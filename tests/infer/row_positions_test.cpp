@@ -133,12 +133,72 @@ TEST(RowPositions, PagesAreSharedByImagesOfTheSameCellsAndShape) {
   EXPECT_EQ(answers[2].shared_rows, 10);
 }
 
+const CanvasTokens canvas_tokens{20, 21, 22, 23, 24};
+
+std::array<std::vector<int32_t>, 3> positions_on_canvas(const Prompt& prompt) {
+  const RowPositions found =
+      positions_of(prompt.tokens, prompt.grids, {.axes = RowAxes::canvas, .canvas = canvas_tokens});
+  std::array<std::vector<int32_t>, 3> all;
+  for (const RowPosition& row : found.rows)
+    for (size_t axis = 0; axis < 3; ++axis) all[axis].push_back(row[axis]);
+  return all;
+}
+
+// An image of 2 x 3 cells and under it two parts of 1 x 4.
+TEST(RowPositions, OfAnImageAndItsPartsAreThoseOfOneCanvas) {
+  Prompt prompt;
+  prompt.tokens = {5,    20,   cell, cell, cell, cell, cell, cell, 21,   22, cell, cell,
+                   cell, cell, 23,   24,   22,   cell, cell, cell, cell, 23, 9,    24};
+  prompt.grids = {{2, 3}, {1, 4}, {1, 4}};
+  EXPECT_THAT(
+      positions_on_canvas(prompt),
+      ElementsAre(std::vector<int32_t>{0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 6, 7},
+                  std::vector<int32_t>{0, 0, 1, 1, 1, 2, 2, 2, 3, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 6, 7},
+                  std::vector<int32_t>{0, 0, 1, 3, 4, 1, 3, 4, 5, 1, 1, 2, 3, 4, 4, 5, 1, 1, 2, 3, 4, 4, 6, 7}));
+  prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + 2);
+  try {
+    (void)positions_on_canvas(prompt);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_THAT(error.what(), testing::HasSubstr("an image of 2 x 3 cells has no token before it"));
+  }
+}
+
+// The same rows of an image have other positions where other parts follow.
+TEST(RowPositions, PagesAreSharedByImagesOfTheSameCanvas) {
+  ModelConfig config = config_with_axes();
+  config.vision.canvas = canvas_tokens;
+  Tiny tiny(config);
+  Prompt alone;
+  alone.tokens = {5, 20, cell, cell, cell, cell, 21, 9, 8, 7};
+  alone.grids = {{2, 2}};
+  alone.visual = ops::random({8, 24}, 3).mul(2);
+  alone.visual_keys = {"a", "b", "c", "d"};
+  alone.max_tokens = 12;
+  Prompt with_parts = alone;
+  with_parts.tokens = {5, 20, cell, cell, cell, cell, 21, 22, cell, cell, 23, 22, cell, cell, 23, 9, 8, 7};
+  with_parts.grids = {{2, 2}, {1, 2}, {1, 2}};
+  with_parts.visual_keys = {"a", "b", "c", "d", "e", "f", "g", "h"};
+  alone.visual = alone.visual.narrow(0, 0, 4);
+  GenerationBatch batch(tiny.model, *tiny.operations, {}, {.page_rows = 2});
+  for (const Prompt& prompt : {alone, with_parts, with_parts, alone}) batch.add(prompt);
+  const auto answers = batch.finish();
+  EXPECT_EQ(answers[0].tokens, plain_answer(tiny, alone, positions_on_canvas(alone)));
+  EXPECT_EQ(answers[1].tokens, plain_answer(tiny, with_parts, positions_on_canvas(with_parts)));
+  EXPECT_EQ(answers[2].tokens, answers[1].tokens);
+  EXPECT_EQ(answers[3].tokens, answers[0].tokens);
+  EXPECT_EQ(answers[1].shared_rows, 2) << "those before the image";
+  EXPECT_EQ(answers[2].shared_rows, 16);
+  EXPECT_EQ(answers[3].shared_rows, 8);
+}
+
 // Lines and columns begin anew in each step, and the text goes on behind them, whatever the time.
 TEST(RowPositions, OfAVideoGrowWithTime) {
   const std::vector<int64_t> rows{5, cell, cell, cell, cell, cell, cell, cell, cell, 9};
   const std::vector<ImageGrid> grids{{1, 2, 4, 2, 0.5}};
   const auto positions = [&](int64_t tokens_per_second) {
-    const SequencePositions of(rows, grids, tokens_per_second);
+    const SequencePositions of(rows, grids, {.axes = RowAxes::mrope, .tokens_per_second = tokens_per_second});
     std::array<std::vector<int32_t>, 3> all;
     for (int64_t row = 0; row < std::ssize(rows) + 1; ++row)
       for (size_t axis = 0; axis < 3; ++axis) all[axis].push_back(of.of(row)[axis]);

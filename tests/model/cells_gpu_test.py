@@ -23,8 +23,10 @@ CELL = 12 if FAMILY == "gemma4" else 8  # pixels along its side
 def setUpModule():
     if FAMILY == "gemma4":  # whose images all become some 70 cells
         make("make-gemma4", SIZES, 70, 1024, "--published-heads")
-    elif FAMILY in ("lfm2_vl", "minicpm", "paddleocr_vl", "glm_ocr", "hunyuan_ocr", "video_llama_3"):
-        make(f"make-{FAMILY.replace('_', '-')}", SIZES, 60 if FAMILY == "minicpm" else 40, 1024, "--published-heads")
+    elif FAMILY.startswith("minicpm"):
+        make("make-minicpm", SIZES, 60, 1024, "--family", FAMILY, "--published-heads")
+    elif FAMILY in ("lfm2_vl", "paddleocr_vl", "glm_ocr", "hunyuan_ocr", "video_llama_3"):
+        make(f"make-{FAMILY.replace('_', '-')}", SIZES, 40, 1024, "--published-heads")
     else:
         make("make-qwen2-vl" if HAS_VIDEOS else "make-mistral3", SIZES, 40, 1024, "--family", FAMILY, "--published-heads")
     write_clip()
@@ -60,10 +62,14 @@ def batch():
     cells = grids.prod(1)
     generator = torch.Generator().manual_seed(1)
     frames = torch.stack([cells[0], cells[1:].sum(), torch.tensor(0)])
+    texts = [torch.randint(256, (length,), generator=generator) for length in lengths.tolist()]
+    if FAMILY == "minicpmv4_7":  # whose positions are counted from the token before an image
+        for text, image in ((1, 2), (1, 1), (0, 0)):
+            texts[text] = torch.cat([torch.tensor([9]), torch.full([int(cells[image])], -1), texts[text]])
+    ids, lengths = torch.cat(texts), torch.tensor([len(text) for text in texts])
     save_file({"frames": torch.randn(int(cells.sum()), 3, CELL, CELL, generator=generator), "frame_counts": frames, "image_grids": grids,
                "step_seconds": torch.full([len(grids)], 0.5), "image_counts": torch.tensor([1, 1 + len(moments), 0]),
-               "input_ids": torch.randint(256, (int(lengths.sum()),), generator=generator),
-               "text_lengths": lengths, "loss_mask": torch.ones(int(lengths.sum()), dtype=torch.long)}, folder / "batch.safetensors")
+               "input_ids": ids, "text_lengths": lengths, "loss_mask": torch.ones(len(ids), dtype=torch.long)}, folder / "batch.safetensors")
 
 
 @functools.cache

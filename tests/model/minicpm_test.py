@@ -22,8 +22,8 @@ TEXT = OF_QWEN3 | {"model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_d
 VISION = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 20, "patch_size": 4}
 
 
-def config_of(text, vision, **changes):
-    return MiniCPMV4_6Config(text_config=text, vision_config=VISION | vision, **{"insert_layer_id": 1, "image_token_id": IMAGE, "video_token_id": 261} | changes)
+def config_of(text, vision, kind=MiniCPMV4_6Config, **changes):
+    return kind(text_config=text, vision_config=VISION | vision, **{"insert_layer_id": 1, "image_token_id": IMAGE, "video_token_id": 261} | changes)
 
 
 MODELS = {
@@ -68,7 +68,7 @@ class MiniCpm(CellFolders, unittest.TestCase):
         drafting = changed_copy(root / "usual", edit("vision_config", "insert_layer_id")(6),
                                 lambda tensors: tensors.update({"mtp.fc.weight": torch.ones(48, 96)}))
         run(engine, "import", "--model", drafting, "--out", root / "drafting.model")
-        self.assertTrue(self.says_the_same(("usual", "drafting"), MODELS["usual"]))
+        self.assertTrue(self.says_the_same(("usual", "drafting"), self.configs["usual"]))
 
     def test_folders_that_do_not_fit_are_refused(self):
         merger = "model.vision_tower.vit_merger.linear_1.weight"

@@ -1,13 +1,16 @@
-"""The way of a MiniCPM-V 4.6 that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported, and transformers has the
-same losses, gradient steps, floating-point operations and generated tokens.
+"""The way of a MiniCPM-V 4.6 or 4.7 that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported, and transformers has
+the same losses, gradient steps, floating-point operations and generated tokens.
 
-usage: minicpm_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+usage: minicpm_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
+import sys
 import unittest
 from unittest import mock
 
+FAMILY = sys.argv.pop(3)
+
 from picture_questions import folder, inputs_of, make
 from cell_tuning import SAMPLES, WIDTH, CellPictures, ImageGeneration, ImageTraining, write_questions
-from minicpm_processor import processor_of
+from minicpm_processor import PROCESSORS, processor_of
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 # 3 x 3 cells and more, and all but the second with parts besides: 1 x 2, 3 x 1, 1 x 4, 2 x 2 and 1 x 2 of them.
@@ -15,8 +18,8 @@ SIZES = [(32, 20), (8, 8), (17, 60), (90, 20), (40, 60), (40, 20)]
 
 
 def setUpModule():
-    words = make("make-minicpm", SIZES, 60, 1024)
-    MiniCpm.processor = processor_of(folder / "hf", words)
+    words = make("make-minicpm", SIZES, 60, 1024, "--family", FAMILY)
+    MiniCpm.processor = processor_of(folder / "hf", words, PROCESSORS[FAMILY])
     (folder / "all.lua").write_text(write_questions(SIZES))
 
 

@@ -21,6 +21,13 @@ class ConfigReader;
 // The bounds of a clipped linear, as transformers calls them.
 inline constexpr std::array<const char*, 4> linear_bounds{"input_min", "input_max", "output_min", "output_max"};
 
+// The tokens around an image and its parts, from which the decoder's rows have positions on a canvas:
+// model/canvas_positions.h.
+struct CanvasTokens {
+  int64_t image_start_id = 0, image_end_id = 0, slice_start_id = 0, slice_end_id = 0, newline_id = 0;
+  bool operator==(const CanvasTokens&) const = default;
+};
+
 // The fields are called as in transformers, and have its defaults when config.json leaves them out.
 struct VisionConfig {
   std::string model_type;
@@ -53,6 +60,8 @@ struct VisionConfig {
   int64_t insert_layer_id = -1;
   // Of cells: a decoder with M-RoPE counts their rows as it counts those of text.
   bool rows_as_text = false;
+  // Of cells: a decoder with M-RoPE counts rows on a canvas.
+  std::optional<CanvasTokens> canvas;
   bool position_class = false; // before them the table has a row of a class token, which there is none of
   // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
   bool axial_rope = false;
@@ -103,7 +112,7 @@ struct VisionConfig {
 };
 
 // Whether rows have positions on several axes, and which: model/row_positions.h.
-enum class RowAxes { none, mrope, xdrope };
+enum class RowAxes { none, mrope, canvas, xdrope };
 
 // What decoders are made of: the sizes of Llama, and the traits in which other families differ from it.
 struct DecoderConfig {

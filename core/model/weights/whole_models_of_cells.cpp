@@ -115,10 +115,10 @@ WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   return out;
 }
 
-WholeModelFamily::Configs read_minicpm(ConfigReader& reader) {
+WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const char* vision) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "minicpmv4_6_vision";
+  out.vision["model_type"] = vision;
   constexpr const char *insert = "insert_layer_id", *mode_key = "downsample_mode";
   out.vision[insert] = reader.whole(insert, 6, -1, most_layers); // whatever the tower's config says
   const std::string mode = reader.text(mode_key, "16x");
@@ -135,6 +135,18 @@ WholeModelFamily::Configs read_minicpm(ConfigReader& reader) {
   const int64_t width = ConfigReader(out.vision, reader.where()).whole("hidden_size", 768, 1, most_features / 4);
   out.connector = {{"kind", "lfm2_vl"}, {"factor", 2}, {"hidden", 4 * width}, {"norm_eps", 1e-6}};
   out.image_token_id = image_token(reader, 248056);
+  return out;
+}
+
+WholeModelFamily::Configs read_minicpm47(ConfigReader& reader) {
+  WholeModelFamily::Configs out = read_minicpm(reader, "minicpmv4_7_vision");
+  for (const char* token : {"image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id"})
+    out.vision[token] = reader.whole(token, std::nullopt, 0);
+  const Json type = out.decoder["model_type"];
+  if (type != "qwen3_5_text" && type != "qwen3_vl_text")
+    reader.problems().add("'model_type' = {} of text_config: rows have positions on a canvas, by the M-RoPE of "
+                          "qwen3_5_text and qwen3_vl_text",
+                          type.dump());
   return out;
 }
 

@@ -1,4 +1,4 @@
-// The connector of LFM2-VL and MiniCPM-V 4.6: a decoder row for every square of factor x factor patches.
+// The connector of LFM2-VL and MiniCPM-V: a decoder row for every square of factor x factor patches.
 #include "model/connector/framewise.h"
 #include "model/connector/lfm2_vl/settings.h"
 #include "model/encoder/vit_layer.h"

@@ -11,7 +11,7 @@ Settings lfm2_vl_settings() {
       recipe::record<Lfm2Vl>(
           "Lfm2Vl", "lfm2_vl",
           "Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU "
-          "between them, as in LFM2-VL and MiniCPM-V 4.6.")
+          "between them, as in LFM2-VL and MiniCPM-V.")
           .usage("fvlm.lfm2_vl { hidden = 2560 }")
           .field("factor", &Lfm2Vl::factor, recipe::integer(recipe::at_least(1)), Lfm2Vl::factor_doc)
           .field("hidden", &Lfm2Vl::hidden, recipe::integer(recipe::at_least(1)), "Numbers between the two linears.")

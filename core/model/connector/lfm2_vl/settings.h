@@ -1,4 +1,4 @@
-// The connector of LFM2-VL and MiniCPM-V 4.6: a decoder row for every square of factor x factor patches, which a
+// The connector of LFM2-VL and MiniCPM-V: a decoder row for every square of factor x factor patches, which a
 // LayerNorm and two linears take to the decoder.
 #pragma once
 #include "model/connector/squares_of_patches.h"

@@ -1,13 +1,15 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
 // Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and
-// those of PaddleOCR-VL (PaddleOCRVisionModel), VideoLLaMA 3 (VideoLlama3VisionModel) and MiniCPM-V 4.6
-// (MiniCPMV4_6VisionModel).
+// those of PaddleOCR-VL (PaddleOCRVisionModel), VideoLLaMA 3 (VideoLlama3VisionModel), MiniCPM-V 4.6 and 4.7
+// (MiniCPMV4_6VisionModel, MiniCPMV4_7VisionModel).
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace fvlm {
 namespace {
@@ -28,14 +30,34 @@ bool is_video_llama(const std::string& model_type) {
   return model_type == "video_llama_3_vision";
 }
 
-bool is_minicpm(const std::string& model_type) {
-  return model_type == "minicpmv4_6_vision";
+bool is_minicpm47(const std::string& model_type) {
+  return model_type == "minicpmv4_7_vision";
 }
+
+bool is_minicpm(const std::string& model_type) {
+  return model_type == "minicpmv4_6_vision" || is_minicpm47(model_type);
+}
+
+// The keys are those of the whole model's config, and import writes them here.
+struct CanvasKey {
+  const char* key;
+  int64_t CanvasTokens::*token;
+};
+constexpr CanvasKey canvas_keys[]{{"image_start_id", &CanvasTokens::image_start_id},
+                                  {"image_end_id", &CanvasTokens::image_end_id},
+                                  {"slice_start_id", &CanvasTokens::slice_start_id},
+                                  {"slice_end_id", &CanvasTokens::slice_end_id},
+                                  {"newline_id", &CanvasTokens::newline_id}};
 
 // A cell is what becomes one row of the decoder: 4 x 4 patches, or where squares of patches stay as they are, 2 x 2.
 void read_minicpm(ConfigReader& reader, VisionConfig& out) {
   out.num_position_embeddings = out.grid() * out.grid();
-  out.rows_as_text = true;
+  if (is_minicpm47(out.model_type) &&
+      std::ranges::any_of(canvas_keys, [&](const CanvasKey& each) { return reader.has(each.key); })) {
+    CanvasTokens& canvas = out.canvas.emplace();
+    for (const auto& [key, token] : canvas_keys) canvas.*token = reader.whole(key, std::nullopt, 0);
+  }
+  out.rows_as_text = !out.canvas;
   reader.refuse_unless(out.spatial_merge_size == 2 || out.spatial_merge_size == 4, "spatial_merge_size", "2 and 4 are");
   reader.refuse_unless(reader.square("window_kernel_size", 2, 1, 64) == 2, "window_kernel_size",
                        "the tower merges squares of 2 x 2 patches");
@@ -115,6 +137,8 @@ nlohmann::json write(const VisionConfig& config) {
     out["image_size"] = config.patch_size * config.position_side();
   }
   if (config.insert_layer_id >= 0) out["insert_layer_id"] = config.insert_layer_id;
+  for (const auto& [key, token] : canvas_keys)
+    if (config.canvas) out[key] = (*config.canvas).*token;
   if (config.spatial_merge_size > 1 || config.axial_rope) out["spatial_merge_size"] = config.spatial_merge_size;
   return out;
 }
@@ -204,6 +228,7 @@ EncoderFamily siglip_family() {
                     {"paddleocr_vl_vision", "PaddleOCRVisionModel"},
                     {"video_llama_3_vision", "VideoLlama3VisionModel"},
                     {"minicpmv4_6_vision", "MiniCPMV4_6VisionModel"},
+                    {"minicpmv4_7_vision", "MiniCPMV4_7VisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,
