@@ -132,6 +132,7 @@ Json description(const ImageProcessor& processor) {
     out["cell_tiles"] = {processor.min_tiles, processor.max_tiles, processor.tile_cells, processor.split_pixels,
                          processor.adds_whole};
   if (processor.tile_form == TileForm::minicpm) out["tiles"] = {processor.max_tiles, processor.numbers_images};
+  if (processor.keeps_small) out["keeps_small"] = true;
   if (processor.has_video_text()) {
     const VideoProcessor::Sampling& sampling = *processor.video->sampling;
     out["video_sampling"] = {sampling.per_second, sampling.max_frames, sampling.edge};

@@ -39,6 +39,7 @@ class MiniCpm(CellFolders, unittest.TestCase):
     names = [("model.vision_tower.", "vision."), ("model.merger.mlp.0.pre_norm.", "layer_norm."), ("model.merger.mlp.0.", ""),
              ("model.language_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")]
     further = ["<|image_pad|>", "</image>"]
+    image_processor = "MiniCPMV4_6ImageProcessor"
 
     def patches(self, config):
         return 2 if config.downsample_mode == "4x" else 4
@@ -60,7 +61,7 @@ class MiniCpm(CellFolders, unittest.TestCase):
 
     def write_processor(self, folder, name, config):
         (folder / "preprocessor_config.json").write_text(json.dumps(
-            {"image_processor_type": "MiniCPMV4_6ImageProcessor", "patch_size": config.vision_config.patch_size,
+            {"image_processor_type": self.image_processor, "patch_size": config.vision_config.patch_size,
              "downsample_mode": config.downsample_mode, "scale_resolution": 8 * self.side(config), "max_slice_nums": 4}))
 
     def test_layers_that_draft_and_a_layer_of_the_tower_alone_change_nothing(self):
@@ -85,9 +86,11 @@ class MiniCpm(CellFolders, unittest.TestCase):
             (edit("vision_config", "patch_size")(5), None, 'patch_embedding.weight" has the shape [32, 3, 4, 4]', "[32, 3, 5, 5]"))
 
     def test_image_processors_that_do_not_fit_are_refused(self):
-        for change, *words in (({"downsample_mode": "8x"}, "'downsample_mode' = \"8x\"", "16x and 4x are"),
-                               ({"do_resize": False}, "'do_resize' = false"), ({"min_pixels": 9}, "'min_pixels' = 9"),
-                               ({"upscale": 9}, "upscale")):
+        self.refused_processors(({"downsample_mode": "8x"}, "'downsample_mode' = \"8x\"", "16x and 4x are"), ({"do_resize": False}, "'do_resize' = false"),
+                                ({"min_pixels": 9}, "'min_pixels' = 9"), ({"upscale": 9}, "upscale"))
+
+    def refused_processors(self, *cases):
+        for change, *words in cases:
             with self.subTest(words[0]):
                 copy = changed_copy(root / "usual")
                 file = copy / "preprocessor_config.json"

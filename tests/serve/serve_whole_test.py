@@ -78,13 +78,14 @@ def setUpModule():
     tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
     tool("make-minicpm", folder / "minicpm", "--tokenizer", folder / "words")
+    tool("make-minicpm", folder / "minicpm-ocr", "--tokenizer", folder / "words", "--family", "minicpm_ocr")
     tool("make-minicpm", folder / "minicpm47", "--tokenizer", folder / "words", "--family", "minicpmv4_7", "--without-delta-rule")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
     tool("make-hunyuan-ocr", folder / "hunyuan-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
     for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
-                 "video-llama-3", "gemma4", "minicpm", "minicpm47"):
+                 "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -94,7 +95,7 @@ def setUpModule():
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
     for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
-                 "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47"):
+                 "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -177,6 +178,9 @@ class WholeModels(unittest.TestCase):
     def test_minicpm_reads_the_parts_of_pictures(self):
         """Whose delta rule has no pages that could be shared."""
         self.check("minicpm.model", shares_pages=False)
+
+    def test_minicpm_ocr_reads_the_parts_of_pictures(self):
+        self.check("minicpm-ocr.model", shares_pages=False)
 
     def test_minicpm47_shares_pages_of_canvases(self):
         self.check("minicpm47.model")

@@ -73,6 +73,7 @@ struct ImageProcessor {
   int64_t tile_cells = 0, patch = 0;
   bool adds_whole = false;             // behind such tiles
   bool numbers_images = false;         // the text says before each image which one it is
+  bool keeps_small = false;            // images that are not larger than they become do not grow
   int64_t step_frames = 1;             // of a video, that are read together
   std::optional<VideoProcessor> video; // nothing: the folder does not say how videos are prepared
   // llava_onevision: as llava_next, but several images of one sample are not cut, and padded to squares of this color.

@@ -43,7 +43,7 @@ WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader);
 WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader);
 WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader);
-WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const char* vision); // its model_type
+WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const std::string& vision); // its model_type
 WholeModelFamily::Configs read_minicpm47(ConfigReader& reader);
 
 // Functions, since constants of two modules that have one name would be destroyed twice.

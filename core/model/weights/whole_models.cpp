@@ -312,6 +312,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"minicpmv4_6", [](ConfigReader& reader) { return read_minicpm(reader, "minicpmv4_6_vision"); }, minicpm_names()},
       {"minicpmv4_7", read_minicpm47, minicpm_names()},
+      {"minicpm_ocr", [](ConfigReader& reader) { return read_minicpm(reader, "minicpm_ocr_vision"); }, minicpm_names()},
       {"paddleocr_vl", read_paddleocr_vl, paddleocr_vl_names()},
       {"glm_ocr", read_glm_ocr, glm_ocr_names()},
       {"deepseek_vl", read_deepseek_vl, deepseek_vl_names},

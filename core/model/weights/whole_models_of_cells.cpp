@@ -115,13 +115,14 @@ WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   return out;
 }
 
-WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const char* vision) {
+WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const std::string& vision) {
   WholeModelFamily::Configs out;
+  const bool is_ocr = vision == "minicpm_ocr_vision";
   out.vision = piece(reader, "vision_config", Json::object());
   out.vision["model_type"] = vision;
   constexpr const char *insert = "insert_layer_id", *mode_key = "downsample_mode";
   out.vision[insert] = reader.whole(insert, 6, -1, most_layers); // whatever the tower's config says
-  const std::string mode = reader.text(mode_key, "16x");
+  const std::string mode = reader.text(mode_key, is_ocr ? "4x" : "16x");
   reader.refuse_unless(mode == "16x" || mode == "4x", mode_key, "16x and 4x are");
   out.vision["spatial_merge_size"] = mode == "4x" ? 2 : 4;
   reader.refuse_unless(!reader.flag("drop_vision_last_layer", false), "drop_vision_last_layer",
@@ -131,7 +132,7 @@ WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const char* vision)
                        "the connector merges squares of 2 x 2 rows");
   out.decoder = piece(reader, "text_config", Json::object());
   if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen3_5_text";
-  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false); // whatever the text model says
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", is_ocr); // whatever the text model says
   const int64_t width = ConfigReader(out.vision, reader.where()).whole("hidden_size", 768, 1, most_features / 4);
   out.connector = {{"kind", "lfm2_vl"}, {"factor", 2}, {"hidden", 4 * width}, {"norm_eps", 1e-6}};
   out.image_token_id = image_token(reader, 248056);

@@ -1,4 +1,4 @@
-"""What MiniCPM-V's processors make of pictures and turns, beside transformers'. The arguments are those of processor_test.py."""
+"""What MiniCPM-V's and MiniCPM-OCR's processors make of pictures and turns, beside transformers'. The arguments are those of processor_test.py."""
 import json
 import unittest
 
@@ -52,6 +52,14 @@ class MiniCpm(unittest.TestCase):
                 images = minicpm_processor.Images(**{"patch_size": 4, "scale_resolution": 56} | options)
                 kind = (minicpm_processor.Processor, minicpm_processor.Processor47)[number % 2]
                 self.assertEqual(self.expect_equal(kind, images) > 5, options.get("slice_mode", True))
+
+    def test_minicpm_ocr(self):
+        """The same, and small images may stay as small as they are."""
+        for options in ({}, {"small_image_upsize": "never"}, {"small_image_upsize": "never", "downsample_mode": "16x", "max_slice_nums": 4},
+                        {"small_image_upsize": "never", "slice_mode": False, "use_image_id": False}):
+            with self.subTest(options):
+                images = minicpm_processor.OcrImages(**{"patch_size": 4, "scale_resolution": 56} | options)
+                self.assertEqual(self.expect_equal(minicpm_processor.OcrProcessor, images) > 5, options.get("slice_mode", True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
 // Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and
 // those of PaddleOCR-VL (PaddleOCRVisionModel), VideoLLaMA 3 (VideoLlama3VisionModel), MiniCPM-V 4.6 and 4.7
-// (MiniCPMV4_6VisionModel, MiniCPMV4_7VisionModel).
+// (MiniCPMV4_6VisionModel, MiniCPMV4_7VisionModel) and MiniCPM-OCR (MiniCPMOcrVisionModel).
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
@@ -35,7 +35,7 @@ bool is_minicpm47(const std::string& model_type) {
 }
 
 bool is_minicpm(const std::string& model_type) {
-  return model_type == "minicpmv4_6_vision" || is_minicpm47(model_type);
+  return model_type == "minicpmv4_6_vision" || is_minicpm47(model_type) || model_type == "minicpm_ocr_vision";
 }
 
 // The keys are those of the whole model's config, and import writes them here.
@@ -229,6 +229,7 @@ EncoderFamily siglip_family() {
                     {"video_llama_3_vision", "VideoLlama3VisionModel"},
                     {"minicpmv4_6_vision", "MiniCPMV4_6VisionModel"},
                     {"minicpmv4_7_vision", "MiniCPMV4_7VisionModel"},
+                    {"minicpm_ocr_vision", "MiniCPMOcrVisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,
