@@ -245,13 +245,13 @@ function fvlm.paligemma(table) end
 function fvlm.qwen2_vl(table) end
 
 ---The patches of each square side by side in one row, a linear that makes one row of the decoder of them, a linear
----with a LayerNorm and a GELU, and an MLP with a gate, as in GLM-OCR.
+---with a LayerNorm and a GELU, and an MLP with a gate, as in GLM-OCR and GLM-4.1V.
 ---@class fvlm.GlmOcr
 ---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `2`.
 ---@field hidden? integer Features inside the MLP. Default: `4608`.
 
 ---The patches of each square side by side in one row, a linear that makes one row of the decoder of them, a linear
----with a LayerNorm and a GELU, and an MLP with a gate, as in GLM-OCR.
+---with a LayerNorm and a GELU, and an MLP with a gate, as in GLM-OCR and GLM-4.1V.
 ---@param table fvlm.GlmOcr
 ---@return fvlm.GlmOcr
 function fvlm.glm_ocr(table) end

@@ -169,7 +169,7 @@ std::vector<TokenId> hunyuan_text(const Tokenizer& tokenizer, TileGrid grid, int
   return ids;
 }
 
-// What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL, GLM-OCR and HunyuanOCR write
+// What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL, GLM and HunyuanOCR write
 // the tokens around it themselves.
 std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image,
                                   TileForm form) {

@@ -113,11 +113,11 @@ class CellFolders:
         return len({run(engine, "trace", root / f"{one}.model", "--batch", self.batch_for(config), "--out", root / "trace.safetensors")
                     for one in names}) == 1
 
-    def refused(self, *cases):
-        """Changes of the usual folder's config and tensors, and words of what an import then says."""
+    def refused(self, *cases, of="usual"):
+        """Changes of a folder's config and tensors, and words of what an import then says."""
         for config, tensors, *words in cases:
             with self.subTest(words[-1]):
-                said = run(engine, "import", "--model", changed_copy(root / "usual", config, tensors), "--out", root / "refused", code=4)
+                said = run(engine, "import", "--model", changed_copy(root / of, config, tensors), "--out", root / "refused", code=4)
                 for word in words:
                     self.assertIn(word, said)
                 self.assertFalse((root / "refused").exists())

@@ -19,7 +19,7 @@ def write_questions(sizes):
 
 
 class CellPictures(Pictures):
-    end = ""  # of an answer
+    begin = end = ""  # what the chat template has around an answer
 
     def summed_loss(self, model, number):
         """Of an answer, its number of labels, and that of the text's tokens."""
@@ -27,7 +27,7 @@ class CellPictures(Pictures):
 
     def loss_of_answer(self, model, inputs, number):
         asked = inputs["input_ids"].shape[1]
-        answer = self.processor.tokenizer(f"It is {number}.{self.end}", return_tensors="pt")["input_ids"]
+        answer = self.processor.tokenizer(f"{self.begin}It is {number}.{self.end}", return_tensors="pt")["input_ids"]
         inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
         if "mm_token_type_ids" in inputs:
             inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(answer)], 1)

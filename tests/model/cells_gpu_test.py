@@ -1,4 +1,4 @@
-"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR, HunyuanOCR or VideoLLaMA 3 on a GPU, with heads as wide as those of the published models, images of several sizes
+"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR, GLM-4.1V, HunyuanOCR or VideoLLaMA 3 on a GPU, with heads as wide as those of the published models, images of several sizes
 and, with the Qwens, a video: in float32
 its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
 one operation after the other, to the bit, and it is plugins that attend.
@@ -25,6 +25,8 @@ def setUpModule():
         make("make-gemma4", SIZES, 70, 1024, "--published-heads")
     elif FAMILY.startswith("minicpm"):
         make("make-minicpm", SIZES, 60, 1024, "--family", FAMILY, "--published-heads")
+    elif FAMILY == "glm4v":
+        make("make-glm-ocr", SIZES, 40, 1024, "--family", FAMILY, "--published-heads")
     elif FAMILY in ("lfm2_vl", "paddleocr_vl", "glm_ocr", "hunyuan_ocr", "video_llama_3"):
         make(f"make-{FAMILY.replace('_', '-')}", SIZES, 40, 1024, "--published-heads")
     else:

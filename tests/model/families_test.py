@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
-                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, GlmOcrTextConfig, GlmOcrTextModel, HunYuanDenseV1Config, HunYuanVLTextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4vTextConfig, Glm4vTextModel, GlmOcrTextConfig, GlmOcrTextModel, HunYuanDenseV1Config, HunYuanVLTextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3_5TextConfig, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.glm4v.modeling_glm4v import Glm4vPreTrainedModel
 from transformers.models.glm_ocr.modeling_glm_ocr import GlmOcrPreTrainedModel
 from transformers.models.hunyuan_vl.modeling_hunyuan_vl import HunYuanVLPreTrainedModel, HunYuanVLTextModel
 from transformers.models.llama.modeling_llama import LlamaMLP
@@ -95,6 +96,8 @@ MODELS = {
     "ernie4_5-biases": (Ernie4_5Config, {"head_dim": 12, "use_bias": True, "tie_word_embeddings": False, "rope_parameters": YARN}),
     "glm4": (Glm4Config, {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "glm4-plain": (Glm4Config, {"head_dim": 24, "attention_bias": False, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "glm4v": (Glm4vTextConfig, {"rope_parameters": MROPE | {"partial_rotary_factor": 1.0}}),
+    "glm4v-half": (Glm4vTextConfig, {"num_attention_heads": 3, "num_key_value_heads": 1, "rope_parameters": MROPE | {"partial_rotary_factor": 0.75}}),
     "glm_ocr": (GlmOcrTextConfig, {"rope_parameters": MROPE}),
     "glm_ocr-partial": (GlmOcrTextConfig, {"head_dim": 16, "rope_parameters": MROPE | {"partial_rotary_factor": 0.75}}),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}}),
@@ -146,11 +149,15 @@ class HunYuanVLWithHead(Qwen2VLWithHead, HunYuanVLPreTrainedModel):
     config_class, text_model = HunYuanVLTextConfig, HunYuanVLTextModel
 
 
+class Glm4vWithHead(Qwen2VLWithHead, Glm4vPreTrainedModel):
+    config_class, text_model = Glm4vTextConfig, Glm4vTextModel
+
+
 class GlmOcrWithHead(Qwen2VLWithHead, GlmOcrPreTrainedModel):
     config_class, text_model = GlmOcrTextConfig, GlmOcrTextModel
 
 
-WITH_HEAD = {HunYuanVLTextConfig: HunYuanVLWithHead, GlmOcrTextConfig: GlmOcrWithHead, Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead, Qwen3VLTextConfig: Qwen3VLWithHead}
+WITH_HEAD = {HunYuanVLTextConfig: HunYuanVLWithHead, GlmOcrTextConfig: GlmOcrWithHead, Glm4vTextConfig: Glm4vWithHead, Qwen2VLTextConfig: Qwen2VLWithHead, Qwen2_5_VLTextConfig: Qwen25VLWithHead, Qwen3VLTextConfig: Qwen3VLWithHead}
 
 
 def draw(model):

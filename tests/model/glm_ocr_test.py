@@ -1,4 +1,4 @@
-"""Folders of GLM-OCR against transformers: logits, loss and every gradient on texts with images of any size inside, generated tokens, and folders
+"""Folders of GLM-OCR, GLM-4.1V and GLM-4.6V against transformers: logits, loss and every gradient on texts with images of any size inside, generated tokens, and folders
 that go through the engine and back.
 
 usage: glm_ocr_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -10,7 +10,7 @@ from with_transformers import changed_copy, engine, folder as root, run
 
 import torch
 from safetensors.torch import load_file
-from transformers import GlmOcrConfig
+from transformers import Glm46VConfig, Glm4vConfig, GlmOcrConfig
 
 TEXT = {"vocab_size": 262, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 16, "max_position_embeddings": 256, "pad_token_id": None,
@@ -20,8 +20,13 @@ TOKENS = {"image_token_id": IMAGE, "video_token_id": 259, "image_start_token_id"
           "video_end_token_id": 261}
 
 
-def config_of(text, vision, **changes):
-    return GlmOcrConfig(text_config=TEXT | text, vision_config=VISION | vision, **TOKENS | changes)
+def config_of(text, vision, of=GlmOcrConfig, **changes):
+    return of(text_config=TEXT | text, vision_config=VISION | vision, **TOKENS | changes)
+
+
+# Half of a head's features are rotated, as in the published models. Positions are learned of 5 x 5 patches, or 7 x 7: of fewer than images have, or more.
+HALF = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+GLM4V_TEXT = {"head_dim": 16, "hidden_size": 64, "rope_parameters": HALF}
 
 
 MODELS = {
@@ -31,6 +36,12 @@ MODELS = {
                          {"attention_bias": False, "rms_norm_eps": 1e-2, "patch_size": 3, "spatial_merge_size": 3, "temporal_patch_size": 1,
                           "out_hidden_size": 64},
                          tie_word_embeddings=True),
+    "glm4v": config_of(GLM4V_TEXT, {"out_hidden_size": 64, "image_size": 20}, Glm4vConfig),
+    "glm4v-other": config_of({"hidden_size": 96, "num_attention_heads": 8, "head_dim": 12, "rms_norm_eps": 1e-3,
+                              "rope_parameters": HALF | {"partial_rotary_factor": 1.0, "mrope_section": [3, 2, 1]}},
+                             {"rms_norm_eps": 1e-2, "patch_size": 3, "spatial_merge_size": 3, "temporal_patch_size": 1, "out_hidden_size": 96,
+                              "image_size": 23}, Glm4vConfig, tie_word_embeddings=True),
+    "glm46v": config_of(GLM4V_TEXT | {"model_type": "glm4v_text"}, {"out_hidden_size": 64, "image_size": 40, "model_type": "glm4v_vision"}, Glm46VConfig),
 }
 
 
@@ -90,6 +101,18 @@ class GlmOcr(CellFolders, unittest.TestCase):
                                                      "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64}), None,
              "text_config", "8 of a head's 16 features"),
             (edit("image_token_id")(300), None, "the image token 300 is outside the vocabulary of 262 tokens"))
+
+    def test_folders_of_glm4v_that_do_not_fit_are_refused(self):
+        positions = "model.visual.embeddings.position_embedding.weight"
+        self.refused(
+            (edit("vision_config", "image_size")(24), None, f'"{positions}" has the shape [25, 32]', "[36, 32]"),
+            (edit("vision_config", "image_size")(3), None, "vision_config", "'image_size' = 3", "a patch of 4 pixels or more"),
+            (edit("vision_config", "attention_bias")(True), None, "vision_config", "'attention_bias' = true", "only false is"),
+            (edit("vision_config", "out_hidden_size")(40), None, "'out_hidden_size' = 40", "'hidden_size' = 64"),
+            (edit("vision_config", "intermediate_size")(41), None, 'gate_proj.weight" has the shape [40, 64]', "[41, 64]"),
+            (edit("text_config", "head_dim")(24), None, "text_config", "'head_dim' = 24"),
+            (edit("text_config", "model_type")("glm4v_moe_text"), None, "text_config", "glm4v_moe_text"),
+            (edit("model_type")("glm4v_moe"), None, "glm4v_moe"), of="glm4v")
 
 
 if __name__ == "__main__":

@@ -81,11 +81,12 @@ def setUpModule():
     tool("make-minicpm", folder / "minicpm-ocr", "--tokenizer", folder / "words", "--family", "minicpm_ocr")
     tool("make-minicpm", folder / "minicpm47", "--tokenizer", folder / "words", "--family", "minicpmv4_7", "--without-delta-rule")
     tool("make-glm-ocr", folder / "glm-ocr", "--tokenizer", folder / "words")
+    tool("make-glm-ocr", folder / "glm4v", "--tokenizer", folder / "words", "--family", "glm4v")
     tool("make-hunyuan-ocr", folder / "hunyuan-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
     for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
-                 "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr"):
+                 "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
     (folder / "smolvlm2" / "video_preprocessor_config.json").write_text(json.dumps(
@@ -95,7 +96,7 @@ def setUpModule():
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
     for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
-                 "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr"):
+                 "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
 
@@ -187,6 +188,9 @@ class WholeModels(unittest.TestCase):
 
     def test_glm_ocr_shares_pages_of_cells(self):
         self.check("glm-ocr.model")
+
+    def test_glm4v_shares_pages_of_cells(self):
+        self.check("glm4v.model")
 
     def test_deepseek_vl_reads_images_in_the_middle_of_a_square(self):
         self.check("deepseek-vl.model")

@@ -1,4 +1,5 @@
-// Configs of GLM-4, GLM-OCR's decoder and Ernie 4.5, and the order of rows whose rotated pairs are adjacent in files.
+// Configs of GLM-4, GLM-OCR's and GLM-4.1V's parts and Ernie 4.5, and the order of rows whose rotated pairs are
+// adjacent in files.
 #include "base/error.h"
 #include "model/weights/towers.h"
 
@@ -25,11 +26,23 @@ TEST(GlmConfig, ReadsWhatItWrites) {
   for (const Json& config :
        {Json{{"model_type", "glm4"}}, Json{{"model_type", "glm4"}, {"partial_rotary_factor", 1.0}},
         Json{{"model_type", "ernie4_5"}, {"use_bias", true}}, Json{{"model_type", "glm_ocr_text"}},
+        Json{{"model_type", "glm4v_text"}},
         Json{{"model_type", "glm_ocr_text"},
              {"head_dim", 128},
              {"rope_parameters", {{"mrope_section", {16, 8, 8}}, {"partial_rotary_factor", 0.5}}}}})
     EXPECT_EQ(read_glm(config_json(read_glm(config))), read_glm(config)) << config.dump();
   EXPECT_EQ(read_glm({{"model_type", "glm4"}}).rotary_dim(), 64);
+}
+
+TEST(GlmConfig, TowersReadWhatTheyWrite) {
+  const auto read = [](const Json& config) { return read_vision_config(config, "config.json"); };
+  for (const Json& config :
+       {Json{{"model_type", "glm_ocr_vision"}}, Json{{"model_type", "glm4v_vision"}},
+        Json{{"model_type", "glm4v_vision"}, {"image_size", {140, 140}}, {"out_hidden_size", 512}}})
+    EXPECT_EQ(read(config_json(read(config))), read(config)) << config.dump();
+  const VisionConfig tower = read({{"model_type", "glm4v_vision"}, {"intermediate_size", 100}});
+  EXPECT_EQ(tower.num_position_embeddings, 24 * 24);
+  EXPECT_EQ(tower.intermediate_size, 4096) << "the other one is the merger's";
 }
 
 TEST(GlmConfig, HasFourNormsAndOneTensorOfGateAndUp) {

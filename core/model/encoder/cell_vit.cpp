@@ -32,8 +32,8 @@ constexpr const char* windows_map = "encoder.windows";                       // 
 constexpr const char* squares_of_patches_map = "encoder.squares_of_patches"; // segments that become one row each
 // int64 [slots * frames of a step]: the squares that each cell shows, in packs with videos.
 constexpr const char* squares_map = "encoder.squares";
-// int64 and float32 [patches, 4]: the learned positions around each patch, and their shares. Antialiased: the shares of
-// all of them, float32 [patches, positions].
+// int64 and float32 [patches, neighbors]: the learned positions around each patch, and their shares. Antialiased: the
+// shares of all of them, float32 [patches, positions].
 constexpr const char *learned_map = "encoder.learned_positions", *shares_map = "encoder.position_shares";
 
 // By the line and by the column of a patch, which share a head's frequencies evenly.
@@ -76,24 +76,24 @@ struct Windows {
   }
 };
 
-// The four learned positions around each patch, those of padding with shares of 0.
+// The learned positions around each patch, those of padding with shares of 0.
 struct LearnedPositions {
-  int64_t first = 0; // of the table's rows
+  int64_t first, neighbors; // of the table's rows; of each patch
   std::vector<int64_t> index = {};
   std::vector<float> shares = {};
 
   void add(const Between& line, const Between& column, int64_t side) {
-    for (size_t i = 0; i < 2; ++i)
-      for (size_t j = 0; j < 2; ++j) {
+    for (size_t i = 0; i < line.shares.size(); ++i)
+      for (size_t j = 0; j < column.shares.size(); ++j) {
         index.push_back(first + line.neighbors[i] * side + column.neighbors[j]);
         shares.push_back(line.shares[i] * column.shares[j]);
       }
   }
   void add_to(PackMaps& maps, int64_t rows, const at::Device& device) {
-    index.resize(static_cast<size_t>(4 * rows), 0);
-    shares.resize(static_cast<size_t>(4 * rows), 0);
-    maps.tensors[learned_map] = at::tensor(index, at::kLong).view({rows, 4}).to(device);
-    maps.tensors[shares_map] = at::tensor(shares, at::kFloat).view({rows, 4}).to(device);
+    index.resize(static_cast<size_t>(rows * neighbors), 0);
+    shares.resize(static_cast<size_t>(rows * neighbors), 0);
+    maps.tensors[learned_map] = at::tensor(index, at::kLong).view({rows, neighbors}).to(device);
+    maps.tensors[shares_map] = at::tensor(shares, at::kFloat).view({rows, neighbors}).to(device);
   }
 };
 
@@ -186,7 +186,8 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
                   image.columns * side, image.rows * side, most)
           .advise("crop or pad images that are so long and narrow");
   std::vector<int32_t> lines, columns;
-  LearnedPositions learned{config_.position_class ? 1 : 0};
+  const int64_t neighbors = line_neighbors(config_);
+  LearnedPositions learned{config_.position_class ? 1 : 0, neighbors * neighbors};
   const bool has_neighbors = has_learned_positions() && !config_.position_antialias;
   for (const ImageGrid& image : layout.images) {
     std::vector<Between> at_line, at_column;
@@ -260,6 +261,7 @@ Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, c
     numbers.copy_(numbers.unflatten(1, {config_.num_channels, -1}).transpose(1, 2).flatten(1));
   }
   Value x = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
+  if (input_norm_.weight.defined()) x = input_norm_(tape, ops, x);
   if (const int64_t lines = config_.position_embedding_size; lines > 0) { // a table of columns, and then one of lines
     const at::Tensor at_line = maps.tensors.at(positions_map).to(at::kLong);
     const at::Tensor index = at::stack({at_line.select(0, 1), at_line.select(0, 0) + lines}, 1);
@@ -270,7 +272,7 @@ Value CellVit::embedded(Tape& tape, Operations& ops, const at::Tensor& frames, c
     x = ops::add(tape, x,
                  ops::mix_rows_of(tape, position_, maps.tensors.at(learned_map), maps.tensors.at(shares_map),
                                   ops.options().dtype));
-  return input_norm_.weight.defined() ? input_norm_(tape, ops, x) : x;
+  return x;
 }
 
 std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames,

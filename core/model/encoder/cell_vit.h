@@ -1,15 +1,14 @@
 // CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
-// Qwen3.5, Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, HunyuanOCR and Gemma 4, which differ in a
-// few traits and in what their weights are called. A frame is a cell of an image, the square of patches that becomes
-// one row of the decoder, or the same square of a few frames of a video, whose steps are as images here. Queries and
-// keys are rotated by the patch's line, and by its column: the first half of a head's frequencies is for lines, the
-// second for columns.
-// Qwen2.5-VL's layers attend to windows of an image, but for some that attend to the whole image; its rows are in the
-// windows' order meanwhile. Those of MiniCPM-V merge squares of 2 x 2 patches behind one layer, and have a cell's
-// patches square by square from the beginning. From Qwen3-VL on patches have learned positions besides, those of a
-// square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's and HunyuanOCR's have such positions
-// alone. Gemma 4's have two besides, one of the line and one of the column, and the first half of each of its heads is
-// rotated by the column, the second by the line.
+// Qwen3.5, Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, GLM-4.1V, HunyuanOCR and Gemma 4, which
+// differ in a few traits and in what their weights are called. A frame is a cell of an image, the square of patches
+// that becomes one row of the decoder, or the same square of a few frames of a video, whose steps are as images here.
+// Queries and keys are rotated by the patch's line, and by its column: the first half of a head's frequencies is for
+// lines, the second for columns. Qwen2.5-VL's layers attend to windows of an image, but for some that attend to the
+// whole image; its rows are in the windows' order meanwhile. Those of MiniCPM-V merge squares of 2 x 2 patches behind
+// one layer, and have a cell's patches square by square from the beginning. From Qwen3-VL on patches have learned
+// positions besides, those of a square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's and
+// HunyuanOCR's have such positions alone. Gemma 4's have two besides, one of the line and one of the column, and the
+// first half of each of its heads is rotated by the column, the second by the line.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
@@ -27,7 +26,7 @@ class CellVit : public Encoder {
   struct Traits {
     const char* patch;      // its embedding, with a bias where there are learned positions or patch_bias says so
     const char* position;   // learned positions
-    const char* input_norm; // of embedded patches
+    const char* input_norm; // of embedded patches, before positions are added
     const char* layers;     // the names of all layers begin with it: "blocks."
     const char* before_attention;
     std::vector<const char*> qkv; // that one product reads together, as for `up`

@@ -21,8 +21,35 @@ std::vector<Between> nearest(int64_t size, int64_t side) {
                    found = at::bucketize(at::arange(size, at::kFloat) / static_cast<double>(size), boundaries,
                                          /*out_int32=*/false, /*right=*/true);
   std::vector<Between> line;
-  for (int64_t i = 0; i < size; ++i) line.emplace_back(found.data_ptr<int64_t>()[i]);
+  for (int64_t i = 0; i < size; ++i) line.push_back({{found.data_ptr<int64_t>()[i]}, {1}});
   return line;
+}
+
+// The neighbors from the position `first` on, those beyond the margins in the place of the one there.
+Between among(int64_t first, int64_t side, std::vector<float> shares) {
+  Between out{{}, std::move(shares)};
+  for (int64_t i = first; i < first + std::ssize(out.shares); ++i)
+    out.neighbors.push_back(std::clamp<int64_t>(i, 0, side - 1));
+  return out;
+}
+
+Between linear(int64_t index, int64_t size, int64_t side, bool centers) {
+  const auto patch = static_cast<float>(index), positions = static_cast<float>(side);
+  const float place = centers ? (patch + 0.5F) * positions / static_cast<float>(size) - 0.5F
+                              : patch * (positions - 1) / static_cast<float>(std::max<int64_t>(size - 1, 1)),
+              before = std::floor(place);
+  return among(static_cast<int64_t>(before), side, {1 - (place - before), place - before});
+}
+
+// As grid_sample of PyTorch has it.
+Between cubic(int64_t index, int64_t size, int64_t side) {
+  constexpr float a = -0.75F; // the slope at the next neighbor
+  const float fraction = (static_cast<float>(index) + 0.5F) / static_cast<float>(size) * 2 - 1,
+              place = ((fraction + 1) * static_cast<float>(side) - 1) / 2, before = std::floor(place),
+              t = place - before;
+  const auto inner = [](float x) { return ((a + 2) * x - (a + 3)) * x * x + 1; };
+  const auto outer = [](float x) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; };
+  return among(static_cast<int64_t>(before) - 1, side, {outer(1 + t), inner(t), inner(1 - t), outer(2 - t)});
 }
 
 // Where a line of `size` patches has its patch `index` on a line of `side` learned positions, as antialiased linear
@@ -44,21 +71,12 @@ std::vector<float> antialiased(int64_t index, int64_t size, int64_t side) {
 
 } // namespace
 
-Between::Between(int64_t index, int64_t size, int64_t side, bool centers) {
-  const auto patch = static_cast<float>(index), positions = static_cast<float>(side);
-  const float place = centers ? (patch + 0.5F) * positions / static_cast<float>(size) - 0.5F
-                              : patch * (positions - 1) / static_cast<float>(std::max<int64_t>(size - 1, 1)),
-              before = std::floor(place);
-  const auto first = static_cast<int64_t>(before);
-  neighbors = {std::clamp<int64_t>(first, 0, side - 1), std::clamp<int64_t>(first + 1, 0, side - 1)};
-  shares = {1 - (place - before), place - before};
-}
-
 std::vector<Between> learned_line(int64_t size, const VisionConfig& config) {
   const int64_t side = config.position_side();
   if (config.position_buckets) return nearest(size, side);
   std::vector<Between> line;
-  for (int64_t i = 0; i < size; ++i) line.emplace_back(i, size, side, config.position_centers);
+  for (int64_t i = 0; i < size; ++i)
+    line.push_back(config.position_cubic ? cubic(i, size, side) : linear(i, size, side, config.position_centers));
   return line;
 }
 

@@ -3,24 +3,24 @@
 #include "model/encoder/encoder.h"
 #include "model/weights/towers.h"
 
-#include <array>
 #include <vector>
 
 namespace fvlm::model {
 
-// Where a line of `size` patches has its patch `index` on a line of `side` learned positions: between two neighbors, in
-// float32 as transformers computes it. Both lines end at the same margins, or with `centers` each position and each
-// patch is the middle of its equal share of the image, and those ahead of the first middle or behind the last are
-// there.
+// Where a patch of a line is on a line of learned positions: among so many neighbors, each with its share.
 struct Between {
-  std::array<int64_t, 2> neighbors;
-  std::array<float, 2> shares;
-
-  Between(int64_t index, int64_t size, int64_t side, bool centers);
-  explicit Between(int64_t position) : neighbors{position, position}, shares{1, 0} {}
+  std::vector<int64_t> neighbors;
+  std::vector<float> shares;
 };
 
-// Of all patches of a line, interpolated or the nearest as the config has it.
+// How many neighbors a patch has on a line.
+inline int64_t line_neighbors(const VisionConfig& config) {
+  return config.position_buckets ? 1 : config.position_cubic ? 4 : 2;
+}
+// Of all patches of a line of `size`, interpolated or the nearest as the config has it, in float32 as transformers
+// computes it. Both lines end at the same margins, or with position_centers or position_cubic each position and each
+// patch is the middle of its equal share of the image, and those ahead of the first middle or behind the last are
+// there.
 std::vector<Between> learned_line(int64_t size, const VisionConfig& config);
 
 // float32 [patches, learned positions]: the share of each with antialiased linear interpolation, zeros for padding.

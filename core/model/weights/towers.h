@@ -44,17 +44,18 @@ struct VisionConfig {
   double initializer_range = 0;    // for fresh weights
   double initializer_factor = 1;   // for fresh weights
   bool use_mask_token = true;
-  bool attention_bias = true; // of queries, keys and values; of GLM-OCR's encoder, of all linears
+  bool attention_bias = true; // of queries, keys and values; of encoders of GLM's, of all linears
   bool use_qk_norm = false;   // RMSNorm of all queries and of all keys of a row, over their heads
   bool qk_head_norm = false;  // RMSNorm of each head of queries and keys
   bool rms_norm = false;      // of the layers; otherwise LayerNorm
-  bool output_norm = true;    // LayerNorm of last_hidden_state, where the family leaves it to the config
+  bool output_norm = true;    // last_hidden_state is behind a norm, where the family leaves it to the config
   // A patch of a frame of another size takes the position embedding at its fraction of the frame; false: they are
   // interpolated.
   bool position_buckets = false;
   bool position_antialias = false; // interpolated with antialiasing
   // Of cells: learned positions are those of the middles of equal squares of an image; false: they reach its margins.
   bool position_centers = false;
+  bool position_cubic = false; // they are, and interpolated by cubics, and not linearly
   // Of cells: behind this layer, 0 being the first, the patches of each square of 2 x 2 attend to each other and become
   // one row; -1: none do.
   int64_t insert_layer_id = -1;

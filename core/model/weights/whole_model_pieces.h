@@ -40,7 +40,7 @@ inline void tie_embeddings(ConfigReader& reader, nlohmann::json& decoder, bool u
 
 WholeModelFamily::Configs read_paddleocr_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader);
-WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader);
+WholeModelFamily::Configs read_glm(ConfigReader& reader, const std::string& family);
 WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const std::string& vision); // its model_type
@@ -49,7 +49,7 @@ WholeModelFamily::Configs read_minicpm47(ConfigReader& reader);
 // Functions, since constants of two modules that have one name would be destroyed twice.
 std::vector<WholeModelFamily::Prefix> paddleocr_vl_names();
 std::vector<WholeModelFamily::Prefix> hunyuan_vl_names();
-std::vector<WholeModelFamily::Prefix> glm_ocr_names();
+std::vector<WholeModelFamily::Prefix> glm_names();
 std::vector<WholeModelFamily::Prefix> minicpm_names();
 std::vector<WholeModelFamily::Prefix> video_llama_3_names();
 

@@ -1,5 +1,5 @@
-// Whole models whose encoders read images in cells: PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, HunyuanOCR, LFM2-VL and
-// MiniCPM-V.
+// Whole models whose encoders read images in cells: PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, GLM-4.1V, HunyuanOCR,
+// LFM2-VL and MiniCPM-V.
 #include "model/weights/model_family.h"
 #include "model/weights/whole_model_pieces.h"
 
@@ -39,23 +39,27 @@ WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader) {
   return out;
 }
 
-WholeModelFamily::Configs read_glm_ocr(ConfigReader& reader) {
+// GLM-OCR, GLM-4.1V or GLM-4.6V, whose text model may be another.
+WholeModelFamily::Configs read_glm(ConfigReader& reader, const std::string& family) {
+  const bool is_ocr = family == "glm_ocr";
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
-  out.vision["model_type"] = "glm_ocr_vision";
+  out.vision["model_type"] = is_ocr ? "glm_ocr_vision" : "glm4v_vision";
   out.decoder = piece(reader, "text_config", Json::object());
-  out.decoder["model_type"] = "glm_ocr_text";
+  if (is_ocr || !out.decoder.contains("model_type")) out.decoder["model_type"] = is_ocr ? "glm_ocr_text" : "glm4v_text";
+  if (family == "glm46v") out.decoder.erase("tie_word_embeddings"); // which transformers does not read there
   tie_embeddings(reader, out.decoder, false);
   ConfigReader vision(out.vision, reader.where()), decoder(out.decoder, reader.where());
-  const int64_t made = vision.whole("out_hidden_size", 1536, 1, most_features / 3),
-                read = decoder.whole("hidden_size", 1024, 1, most_features);
+  const int64_t made = vision.whole("out_hidden_size", is_ocr ? 1536 : 4096, 1, most_features / 3),
+                read = decoder.whole("hidden_size", is_ocr ? 1024 : 4096, 1, most_features);
   if (made != read)
     reader.problems().add("'out_hidden_size' = {} of vision_config is not 'hidden_size' = {} of text_config", made,
                           read);
   out.connector = {{"kind", "glm_ocr"},
                    {"factor", vision.whole("spatial_merge_size", 2, 1, 64)},
-                   {"hidden", 3 * made}}; // as often as an image has channels, in transformers
-  out.image_token_id = image_token(reader, 59280);
+                   // GLM-OCR: as often as an image has channels, in transformers
+                   {"hidden", is_ocr ? 3 * made : vision.whole("intermediate_size", 13696, 1, most_features)}};
+  out.image_token_id = image_token(reader, is_ocr ? 59280 : 151343);
   return out;
 }
 
@@ -151,7 +155,7 @@ WholeModelFamily::Configs read_minicpm47(ConfigReader& reader) {
   return out;
 }
 
-std::vector<WholeModelFamily::Prefix> glm_ocr_names() {
+std::vector<WholeModelFamily::Prefix> glm_names() {
   return {{"model.visual.downsample.", "connector.downsample."},
           {"model.visual.merger.", "connector."},
           {"model.visual.", "vision."},

@@ -19,6 +19,8 @@ try:
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
     from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
     from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+    from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -89,6 +91,7 @@ PixtralProcessor = alone(WithTorchvision)
 LightOnOcrProcessor = alone(processing_lighton_ocr.LightOnOcrProcessor)
 Gemma4Processor = alone(processing_gemma4.Gemma4Processor)
 GlmProcessor = alone(Glm46VProcessor)
+Glm4vProcessorAlone = alone(Glm4vProcessor)
 PaddleOCRVLProcessor = alone(processing_paddleocr_vl.PaddleOCRVLProcessor)
 Qwen2VLProcessor = alone(processing_qwen2_vl.Qwen2VLProcessor)
 
@@ -320,7 +323,7 @@ class Processors(unittest.TestCase):
                     at += cells.size
             self.assertEqual(at, pixels.size)
 
-    def test_glm_ocr(self):
+    def test_glm(self):
         """Limits count the image twice; small images grow to a cell in proportion, but for rounding. In ChatML the tokens around an image are added."""
         words = tokenizer_with(GLM, image="<|image|>", start="<|begin_of_image|>", end="<|end_of_image|>", mask="[gMASK]", begin="<sop>",
                                user="<|user|>", assistant="<|assistant|>", system="<|system|>", think="<think>", thought="</think>")
@@ -330,9 +333,10 @@ class Processors(unittest.TestCase):
                    ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
                    ([said("system", "Read."), said("user", None, "Table:"), said("assistant", "No."), said("user", "And ", None),
                      said("assistant", "It is late.")], [picture(40, 90), picture(60, 200)])]
-        for least, most in ((1, 12), (3, 40), (20, 25)):
-            images = Glm46VImageProcessorPil(size={"shortest_edge": 2 * least * 28 * 28, "longest_edge": 2 * most * 28 * 28})
-            processor = GlmProcessor(images, words, None, chat_template=words.chat_template)
+        for (least, most), of_images, of_texts in (((1, 12), Glm46VImageProcessorPil, GlmProcessor), ((3, 40), Glm4vImageProcessorPil, Glm4vProcessorAlone),
+                                                   ((20, 25), Glm46VImageProcessorPil, GlmProcessor)):
+            images = of_images(size={"shortest_edge": 2 * least * 28 * 28, "longest_edge": 2 * most * 28 * 28})
+            processor = of_texts(images, words, None, chat_template=words.chat_template)
             lines, pixels, image = self.processed(processor, 28, 1, samples, "<|image|>")
             at = 0
             for line, (messages, shown) in zip(lines, samples):

@@ -1,4 +1,4 @@
-// The connector of GLM-OCR: a decoder row for every square of factor x factor patches.
+// The connector of GLM-OCR and GLM-4.1V: a decoder row for every square of factor x factor patches.
 #include "model/connector/framewise.h"
 #include "model/connector/glm_ocr/settings.h"
 #include "model/encoder/vit_layer.h"

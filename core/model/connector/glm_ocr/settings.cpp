@@ -11,7 +11,7 @@ Settings glm_ocr_settings() {
       recipe::record<GlmOcr>("GlmOcr", "glm_ocr",
                              "The patches of each square side by side in one row, a linear that makes one row of the "
                              "decoder of them, a linear with a LayerNorm and a GELU, and an MLP with a gate, as in "
-                             "GLM-OCR.")
+                             "GLM-OCR and GLM-4.1V.")
           .usage("fvlm.glm_ocr { hidden = 4608 }")
           .field("factor", &GlmOcr::factor, recipe::integer(recipe::at_least(1)), GlmOcr::factor_doc)
           .field("hidden", &GlmOcr::hidden, recipe::integer(recipe::at_least(1)), "Features inside the MLP.")

@@ -1,5 +1,5 @@
-// The connector of GLM-OCR: a decoder row for every square of factor x factor patches. A linear makes one row of them,
-// a second one with a LayerNorm and a GELU follows, and then a gated MLP.
+// The connector of GLM-OCR and GLM-4.1V: a decoder row for every square of factor x factor patches. A linear makes one
+// row of them, a second one with a LayerNorm and a GELU follows, and then a gated MLP.
 #pragma once
 #include "model/connector/squares_of_patches.h"
 

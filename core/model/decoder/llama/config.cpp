@@ -1,7 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR and HunyuanOCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, HunYuan, nanochat and
-// GhostVis are variations of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR, GLM-4.1V and HunyuanOCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, HunYuan,
+// nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -23,6 +23,9 @@ void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derive
                           decoder.num_attention_heads, decoder.hidden_size);
   else if (decoder.head_dim % 2)
     config.problems().add("'head_dim' = {} is odd, and rotary positions turn pairs of features", decoder.head_dim);
+  if (decoder.model_type == glm4v)
+    config.refuse_unless(decoder.head_dim == decoder.hidden_size / decoder.num_attention_heads, "head_dim",
+                         "heads share the width");
   if (decoder.num_attention_heads % decoder.num_key_value_heads)
     config.problems().add("'num_key_value_heads' = {} is no divisor of 'num_attention_heads' = {}",
                           decoder.num_key_value_heads, decoder.num_attention_heads);
@@ -414,18 +417,31 @@ WeightLayout layout(const DecoderConfig& config) {
 
 DecoderFamily llama_family() {
   return {.name = "llama",
-          .types = {{"llama", "LlamaForCausalLM"},         {mistral, "MistralForCausalLM"},
-                    {ministral3, "Ministral3ForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
-                    {"granite", "GraniteForCausalLM"},     {"olmo2", "Olmo2ForCausalLM"},
-                    {"gemma", "GemmaForCausalLM"},         {gemma2, "Gemma2ForCausalLM"},
-                    {gemma3, "Gemma3ForCausalLM"},         {"qwen2", "Qwen2ForCausalLM"},
-                    {"qwen3", "Qwen3ForCausalLM"},         {qwen2_vl, "Qwen2VLTextModel"},
-                    {qwen2_5_vl, "Qwen2_5_VLTextModel"},   {qwen3_vl, "Qwen3VLTextModel"},
-                    {qwen3_5, "Qwen3_5ForCausalLM"},       {paddleocr, "PaddleOCRTextModel"},
-                    {ernie, "Ernie4_5ForCausalLM"},        {glm4, "Glm4ForCausalLM"},
-                    {glm_ocr, "GlmOcrTextModel"},          {hunyuan, "HunYuanDenseV1ForCausalLM"},
-                    {hunyuan_vl, "HunYuanVLTextModel"},    {lfm2, "Lfm2ForCausalLM"},
-                    {"nanochat", "NanoChatForCausalLM"},   {"ghostvis", "GhostVisForCausalLM"}},
+          .types = {{"llama", "LlamaForCausalLM"},
+                    {mistral, "MistralForCausalLM"},
+                    {ministral3, "Ministral3ForCausalLM"},
+                    {"smollm3", "SmolLM3ForCausalLM"},
+                    {"granite", "GraniteForCausalLM"},
+                    {"olmo2", "Olmo2ForCausalLM"},
+                    {"gemma", "GemmaForCausalLM"},
+                    {gemma2, "Gemma2ForCausalLM"},
+                    {gemma3, "Gemma3ForCausalLM"},
+                    {"qwen2", "Qwen2ForCausalLM"},
+                    {"qwen3", "Qwen3ForCausalLM"},
+                    {qwen2_vl, "Qwen2VLTextModel"},
+                    {qwen2_5_vl, "Qwen2_5_VLTextModel"},
+                    {qwen3_vl, "Qwen3VLTextModel"},
+                    {qwen3_5, "Qwen3_5ForCausalLM"},
+                    {paddleocr, "PaddleOCRTextModel"},
+                    {ernie, "Ernie4_5ForCausalLM"},
+                    {glm4, "Glm4ForCausalLM"},
+                    {glm_ocr, "GlmOcrTextModel"},
+                    {glm4v, "Glm4vTextModel"},
+                    {hunyuan, "HunYuanDenseV1ForCausalLM"},
+                    {hunyuan_vl, "HunYuanVLTextModel"},
+                    {lfm2, "Lfm2ForCausalLM"},
+                    {"nanochat", "NanoChatForCausalLM"},
+                    {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -9,7 +9,7 @@ namespace fvlm::llama {
 inline constexpr int64_t most_positions = int64_t{1} << 30, most_taps = 64;
 inline constexpr const char *qwen2_vl = "qwen2_vl_text", *qwen2_5_vl = "qwen2_5_vl_text", *qwen3_vl = "qwen3_vl_text";
 inline constexpr const char* paddleocr = "paddleocr_vl_text";
-inline constexpr const char *glm_ocr = "glm_ocr_text", *glm4 = "glm4", *ernie = "ernie4_5";
+inline constexpr const char *glm_ocr = "glm_ocr_text", *glm4v = "glm4v_text", *glm4 = "glm4", *ernie = "ernie4_5";
 inline constexpr const char *hunyuan = "hunyuan_v1_dense", *hunyuan_vl = "hunyuan_vl_text";
 inline constexpr const char *mistral = "mistral", *ministral3 = "ministral3";
 inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text", *lfm2 = "lfm2", *qwen3_5 = "qwen3_5_text";

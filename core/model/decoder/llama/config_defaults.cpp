@@ -247,18 +247,26 @@ DecoderConfig glm4_defaults(ConfigReader& config) {
 }
 
 // GLM-4's with M-RoPE.
-DecoderConfig glm_ocr_defaults(ConfigReader& config) {
+DecoderConfig glm4v_defaults(ConfigReader& config) {
   DecoderConfig out = glm4_defaults(config);
-  out.vocab_size = 59392;
-  out.hidden_size = 1024;
-  out.intermediate_size = 4096;
-  out.num_hidden_layers = out.num_attention_heads = 16;
-  out.num_key_value_heads = 8;
+  out.max_position_embeddings = int64_t{1} << 15;
   out.head_dim = 0;
   out.rms_norm_eps = 1e-5;
   out.partial_rotary_factor = 1;
   out.mrope_section = {8, 12, 12};
   out.eos_token_id = {};
+  out.qkv_bias = true;
+  return out;
+}
+
+DecoderConfig glm_ocr_defaults(ConfigReader& config) {
+  DecoderConfig out = glm4v_defaults(config);
+  out.vocab_size = 59392;
+  out.hidden_size = 1024;
+  out.intermediate_size = 4096;
+  out.num_hidden_layers = out.num_attention_heads = 16;
+  out.num_key_value_heads = 8;
+  out.max_position_embeddings = int64_t{1} << 17;
   out.qkv_bias = false;
   return out;
 }
@@ -343,14 +351,15 @@ TensorNames names_of(const DecoderConfig& config) {
 
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
   static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},       {mistral, mistral_defaults},   {ministral3, ministral3_defaults},
-      {"smollm3", smollm3_defaults},   {"granite", granite_defaults}, {"olmo2", olmo2_defaults},
-      {"qwen2", qwen2_defaults},       {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
-      {"ghostvis", ghostvis_defaults}, {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
-      {gemma3, gemma3_defaults},       {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
-      {qwen3_vl, qwen3_vl_defaults},   {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
-      {paddleocr, paddleocr_defaults}, {ernie, ernie_defaults},       {glm4, glm4_defaults},
-      {glm_ocr, glm_ocr_defaults},     {hunyuan, hunyuan_defaults},   {hunyuan_vl, hunyuan_vl_defaults}};
+      {"llama", llama_defaults},        {mistral, mistral_defaults},   {ministral3, ministral3_defaults},
+      {"smollm3", smollm3_defaults},    {"granite", granite_defaults}, {"olmo2", olmo2_defaults},
+      {"qwen2", qwen2_defaults},        {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
+      {"ghostvis", ghostvis_defaults},  {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
+      {gemma3, gemma3_defaults},        {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
+      {qwen3_vl, qwen3_vl_defaults},    {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
+      {paddleocr, paddleocr_defaults},  {ernie, ernie_defaults},       {glm4, glm4_defaults},
+      {glm_ocr, glm_ocr_defaults},      {glm4v, glm4v_defaults},       {hunyuan, hunyuan_defaults},
+      {hunyuan_vl, hunyuan_vl_defaults}};
   return all.at(model_type)(config);
 }
 

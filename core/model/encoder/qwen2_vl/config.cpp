@@ -1,6 +1,6 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-OCR (transformers'
+// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, GLM-OCR and GLM-4.1V (transformers'
 // Qwen2VisionTransformerPretrainedModel, Qwen2_5_VisionTransformerPretrainedModel, Qwen3VLVisionModel,
-// Qwen3_5VisionModel and GlmOcrVisionModel) without their mergers, which are the connector.
+// Qwen3_5VisionModel, GlmOcrVisionModel and Glm4vVisionModel) without their mergers, which are the connector.
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
@@ -13,7 +13,11 @@ namespace fvlm {
 namespace {
 
 constexpr const char *qwen2 = "qwen2_vl_vision", *qwen2_5 = "qwen2_5_vl_vision", *qwen3 = "qwen3_vl_vision",
-                     *qwen3_5 = "qwen3_5_vision", *glm_ocr = "glm_ocr_vision";
+                     *qwen3_5 = "qwen3_5_vision", *glm_ocr = "glm_ocr_vision", *glm4v = "glm4v_vision";
+
+bool is_glm(const std::string& model_type) {
+  return model_type == glm_ocr || model_type == glm4v;
+}
 
 // Qwen2-VL calls the encoder's width embed_dim, and hidden_size what the merger makes.
 struct Keys {
@@ -25,7 +29,7 @@ Keys keys_of(const std::string& model_type) {
 }
 
 const char* activation_of(const std::string& model_type) {
-  if (model_type == qwen2_5 || model_type == glm_ocr) return "silu";
+  if (model_type == qwen2_5 || is_glm(model_type)) return "silu";
   return model_type == qwen2 ? "quick_gelu" : "gelu_pytorch_tanh";
 }
 
@@ -59,14 +63,25 @@ void check(ConfigReader& reader, const VisionConfig& config) {
   check_positions(reader, config);
 }
 
-void read_glm_ocr(ConfigReader& reader, VisionConfig& out) {
+void read_glm(ConfigReader& reader, VisionConfig& out) {
+  const bool is_ocr = out.model_type == glm_ocr;
   out.num_hidden_layers = reader.whole("depth", 24, 1, most_layers);
-  out.hidden_size = reader.whole("hidden_size", 1024, 1, most_features);
-  out.out_hidden_size = reader.whole("out_hidden_size", 1536, 1, most_features);
-  out.intermediate_size = reader.whole("intermediate_size", 4096, 1, most_features);
+  out.num_attention_heads = reader.whole("num_heads", is_ocr ? 16 : 12, 1, most_heads);
+  out.hidden_size = reader.whole("hidden_size", is_ocr ? 1024 : 1536, 1, most_features);
+  out.out_hidden_size = reader.whole("out_hidden_size", is_ocr ? 1536 : 4096, 1, most_features);
+  // That of GLM-4.1V's config is the merger's.
+  out.intermediate_size = is_ocr ? reader.whole("intermediate_size", 4096, 1, most_features) : out.out_hidden_size;
   out.layer_norm_eps = reader.number("rms_norm_eps", 1e-5, 0, 1);
-  out.attention_bias = reader.flag("attention_bias", true);
-  out.rms_norm = out.qk_head_norm = true;
+  out.attention_bias = reader.flag("attention_bias", is_ocr);
+  out.rms_norm = out.output_norm = true;
+  out.qk_head_norm = is_ocr;
+  if (!is_ocr) {
+    const int64_t side = reader.square("image_size", 336, 1, 1 << 14) / out.patch_size;
+    out.num_position_embeddings = side * side;
+    out.position_cubic = true;
+    reader.refuse_unless(side > 0, "image_size", fmt::format("a patch of {} pixels or more is", out.patch_size));
+    reader.refuse_unless(!out.attention_bias, "attention_bias", "linears of the layers have no biases: only false is");
+  }
   reader.refuse_unless(reader.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
                        "towers are trained without dropout; set it to 0");
 }
@@ -91,8 +106,9 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   out.initializer_range = reader.number("initializer_range", 0.02, 0, 1e6);
   out.layer_norm_eps = 1e-6; // whatever a config says
   out.rms_norm = is_qwen2_5;
+  out.output_norm = false;
   out.image_size = out.patch_size * out.spatial_merge_size;
-  if (model_type == glm_ocr) read_glm_ocr(reader, out);
+  if (is_glm(model_type)) read_glm(reader, out);
   if (is_qwen2_5) {
     out.window_size = reader.whole("window_size", 112, 1, 1 << 14);
     out.tokens_per_second = reader.whole("tokens_per_second", 4, 1, 1000);
@@ -120,13 +136,16 @@ nlohmann::json write(const VisionConfig& config) {
                      {"initializer_range", config.initializer_range}};
   if (config.model_type == qwen2)
     out["mlp_ratio"] = config.intermediate_size / config.hidden_size;
-  else
+  else if (config.model_type != glm4v)
     out["intermediate_size"] = config.intermediate_size;
-  if (config.model_type == glm_ocr) {
+  if (is_glm(config.model_type)) {
     out["rms_norm_eps"] = config.layer_norm_eps;
     out["attention_bias"] = config.attention_bias;
   }
-  if (config.num_position_embeddings > 0) out["num_position_embeddings"] = config.num_position_embeddings;
+  if (config.position_cubic)
+    out["image_size"] = config.patch_size * config.position_side();
+  else if (config.num_position_embeddings > 0)
+    out["num_position_embeddings"] = config.num_position_embeddings;
   if (config.model_type == qwen3) out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
   if (config.model_type == qwen2_5) {
     out["window_size"] = config.window_size;
@@ -145,7 +164,7 @@ WeightLayout layout(const VisionConfig& config) {
   const bool has_positions = config.num_position_embeddings > 0;
   out.ignored = {"merger.*"};
   if (config.model_type == qwen3) out.ignored.push_back("deepstack_merger_list.*");
-  if (config.model_type == glm_ocr) out.ignored.push_back("downsample.*");
+  if (config.output_norm) out.ignored.push_back("downsample.*");
   const auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {
     out.tensors.push_back({name + ".weight", {outputs, inputs}, weight});
     if (config.attention_bias) out.tensors.push_back({name + ".bias", {outputs}, zero});
@@ -156,8 +175,12 @@ WeightLayout layout(const VisionConfig& config) {
   };
   out.tensors.push_back(
       {"patch_embed.proj.weight", {width, config.num_channels, config.temporal_patch_size, patch, patch}, weight});
-  if (has_positions || config.qk_head_norm) out.tensors.push_back({"patch_embed.proj.bias", {width}, zero});
-  if (has_positions) out.tensors.push_back({"pos_embed.weight", {config.num_position_embeddings, width}, weight});
+  if (has_positions || config.output_norm) out.tensors.push_back({"patch_embed.proj.bias", {width}, zero});
+  if (has_positions)
+    out.tensors.push_back({config.position_cubic ? "embeddings.position_embedding.weight" : "pos_embed.weight",
+                           {config.num_position_embeddings, width},
+                           weight});
+  if (config.position_cubic) norm("post_conv_layernorm");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("blocks.{}.", i);
     norm(layer + "norm1");
@@ -176,7 +199,7 @@ WeightLayout layout(const VisionConfig& config) {
       linear(layer + (has_positions ? "mlp.linear_fc2" : "mlp.fc2"), width, mlp);
     }
   }
-  if (config.qk_head_norm) norm("post_layernorm");
+  if (config.output_norm) norm("post_layernorm");
   return out;
 }
 
@@ -188,7 +211,8 @@ EncoderFamily qwen2_vl_family() {
                     {qwen2_5, "Qwen2_5_VisionTransformerPretrainedModel"},
                     {qwen3, "Qwen3VLVisionModel"},
                     {qwen3_5, "Qwen3_5VisionModel"},
-                    {glm_ocr, "GlmOcrVisionModel"}},
+                    {glm_ocr, "GlmOcrVisionModel"},
+                    {glm4v, "Glm4vVisionModel"}},
           .read = read,
           .write = write,
           .layout = layout,

@@ -1,4 +1,4 @@
-// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-OCR.
+// The vision encoders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, GLM-OCR and GLM-4.1V.
 #include "model/encoder/cell_vit.h"
 
 namespace fvlm::model {
@@ -16,12 +16,14 @@ std::unique_ptr<Encoder> qwen2_vl_encoder(const VisionConfig& config, Parameters
                          .up = {has_positions ? "mlp.linear_fc1" : "mlp.fc1"},
                          .down = has_positions ? "mlp.linear_fc2" : "mlp.fc2"};
   if (config.rms_norm) traits.up = {"mlp.gate_proj", "mlp.up_proj"}, traits.down = "mlp.down_proj";
-  if (config.qk_head_norm) {
+  if (config.output_norm) {
     traits.biases = config.attention_bias;
     traits.output_norm = "post_layernorm";
     traits.patch_bias = true;
-    traits.q_norm = "attn.q_norm", traits.k_norm = "attn.k_norm";
   }
+  if (config.qk_head_norm) traits.q_norm = "attn.q_norm", traits.k_norm = "attn.k_norm";
+  if (config.position_cubic)
+    traits.position = "embeddings.position_embedding", traits.input_norm = "post_conv_layernorm";
   return std::make_unique<CellVit>(config, traits, parameters);
 }
 
