@@ -29,6 +29,8 @@ constexpr std::string_view mark = "\uFDD0";
 constexpr std::array<std::string_view, 10> image_tokens{
     image_mark,      "<|image|>", "<|image_pad|>",         "<image_soft_token>",  "<start_of_image>",
     "<IMG_CONTEXT>", "[IMG]",     "<|IMAGE_PLACEHOLDER|>", "<image_placeholder>", "<｜hy_place▁holder▁no▁102｜>"};
+// What GLM's templates write for a video, around which they have other tokens than around an image.
+constexpr std::string_view video_token = "<|video|>";
 // What Gemma 3's processor writes before and behind the token that its template writes for an image, behind whose rows
 // the latter stands.
 constexpr std::string_view gemma3_image = "<start_of_image>", gemma3_end = "<end_of_image>", gemma3_break = "\n\n";
@@ -256,6 +258,7 @@ void OwnTemplate::find_image_token() {
   if (const auto token = image_token()) {
     image_token_ = *token;
     takes_image_parts_ = true;
+    find_video_token();
     return;
   }
   if (!takes_text_)
@@ -267,6 +270,16 @@ void OwnTemplate::find_image_token() {
   image_token_ = image_mark;
 }
 
+void OwnTemplate::find_video_token() {
+  video_token_ = video_token;
+  const std::vector<Turn> probe{{"user", std::string(video_mark)}};
+  try {
+    if (render_plainly(probe, true).text.find(video_token) != std::string::npos) return;
+  } catch (const Error&) { // it refuses videos
+  }
+  video_token_.clear();
+}
+
 void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const {
   if (image_token_.empty()) return;
   size_t expected = 0;
@@ -274,8 +287,10 @@ void OwnTemplate::find_marks(std::span<const Turn> turns, ChatText& chat) const 
     if (turn.role == "user")
       split_at_marks(
           text_with_video(turn), [](std::string_view) {}, [&](std::string_view) { ++expected; });
-  for (size_t at = 0; (at = chat.text.find(image_token_, at)) != std::string::npos; at += image_token_.size())
-    if (!std::ranges::binary_search(chat.literal, at)) chat.marks.emplace_back(at, at + image_token_.size());
+  for (const std::string& token : {image_token_, video_token_})
+    for (size_t at = 0; !token.empty() && (at = chat.text.find(token, at)) != std::string::npos; at += token.size())
+      if (!std::ranges::binary_search(chat.literal, at)) chat.marks.emplace_back(at, at + token.size());
+  std::ranges::sort(chat.marks);
   if (chat.marks.size() != expected)
     throw Error(ErrorKind::data, "the chat template writes {} of {}", counted(std::ssize(chat.marks), "image"),
                 expected)
@@ -307,6 +322,8 @@ jinja::Value OwnTemplate::content_with_marks(const Turn& turn) const {
         add_text(piece);
       },
       [&](std::string_view mark) {
+        if (mark == video_mark && turn.video_text.empty() && !video_token_.empty())
+          return parts.push_back(jinja::dict_of({{"type", "video"}}));
         if (mark != video_mark || turn.video_text.empty()) return add_image();
         split_at_marks(
             turn.video_text,
@@ -352,8 +369,8 @@ std::string OwnTemplate::marked(const std::string& text) const {
       append_utf8(made, 0xFFFD);
     else
       made += character;
-    if (tokenizer_.special_at(view, at) || (!image_token_.empty() && view.substr(at).starts_with(image_token_)))
-      made += mark;
+    const auto begins = [&](const std::string& token) { return !token.empty() && view.substr(at).starts_with(token); };
+    if (tokenizer_.special_at(view, at) || begins(image_token_) || begins(video_token_)) made += mark;
     at += character.size();
   }
   return made;

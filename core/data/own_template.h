@@ -90,6 +90,7 @@ class OwnTemplate {
   std::string marked_text(const Turn& turn) const;
   jinja::Value content_with_marks(const Turn& turn) const;
   void find_image_token();
+  void find_video_token();
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text) const;
   bool shows_content(bool parts) const;
@@ -107,6 +108,7 @@ class OwnTemplate {
   const ThoughtTags* thought_tags_ = nullptr;
   std::optional<ThinkingSwitch> thinking_switch_;
   std::string image_token_;        // what the template writes for an image; empty: marks are plain text
+  std::string video_token_;        // what it writes for a video; empty: videos are written as images
   bool takes_image_parts_ = false; // otherwise the token itself stands in a turn's text
 };
 

@@ -21,6 +21,7 @@ struct TileFormTraits {
   const char* model;
   bool has_cells;
   const char *before, *behind; // tokens; empty: none
+  const char *before_video = "", *behind_video = "";
 };
 constexpr TileFormTraits traits_of(TileForm form) {
   constexpr TileFormTraits all[]{
@@ -43,7 +44,7 @@ struct TileGrid {
   bool is_of_cells = false;
   int64_t steps = 1, step_frames = 1;
   double step_seconds = 0;
-  std::optional<double> label_seconds; // when the step is shown, where the text says so before it
+  std::optional<double> label_seconds; // when the step is shown, where the text says so
   // Of an image that is cut into tiles, each of which is cut into cells: the lines and columns of cells of a tile,
   // which come tile by tile, and the cells of the whole image behind them, or before them; 0: there are none.
   int64_t tile_rows = 0, tile_columns = 0, whole_rows = 0, whole_columns = 0;

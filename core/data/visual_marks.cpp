@@ -95,6 +95,21 @@ std::vector<TokenId> rows_alone(const Tokenizer& tokenizer, TileFormTraits form,
   return rows_between(tokenizer, form.before, form.behind, rows);
 }
 
+// Of the steps of a video, each an image with the time behind it.
+std::vector<TokenId> timed_video(const Tokenizer& tokenizer, TileForm form, const std::vector<TileGrid>& steps,
+                                 int64_t rows_per_frame) {
+  const TileFormTraits traits = traits_of(form);
+  std::vector<TokenId> ids{special_token(tokenizer, traits.before_video)};
+  for (const TileGrid& step : steps) {
+    const double seconds = step.label_seconds.value_or(0);
+    append(ids, rows_alone(tokenizer, traits, step.frames() * rows_per_frame));
+    append(ids, tokenizer.encode(form == TileForm::glm4v ? fmt::format("{}", static_cast<int64_t>(seconds))
+                                                         : fmt::format("{:.1f} seconds", seconds)));
+  }
+  ids.push_back(special_token(tokenizer, traits.behind_video));
+  return ids;
+}
+
 std::vector<TokenId> pixtral_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
   const TokenId line_end = special_token(tokenizer, "[IMG_BREAK]"), end = special_token(tokenizer, "[IMG_END]");
   std::vector<TokenId> ids;
@@ -172,16 +187,20 @@ std::vector<TokenId> hunyuan_text(const Tokenizer& tokenizer, TileGrid grid, int
 // What an image of cells needs at a mark: the chat templates of Qwen2-VL, PaddleOCR-VL, GLM and HunyuanOCR write
 // the tokens around it themselves.
 std::span<const TokenId> cells_at(const std::vector<TokenId>& ids, size_t mark, std::span<const TokenId> image,
-                                  TileForm form) {
+                                  const MarkedFrames& frames) {
   if (image.front() == visual_placeholder) return image; // nothing stands before it
   const bool is_begun = mark > 0 && ids[mark - 1] == image.front();
   const bool is_ended = mark + 1 < ids.size() && ids[mark + 1] == image.back();
-  const auto [model, has_cells, before, behind] = traits_of(form);
-  if (is_begun != is_ended)
-    throw Error(ErrorKind::data, "the chat template writes {} an image without {} {} it",
-                is_begun ? fmt::format("{} before", before) : fmt::format("{} behind", behind),
+  if (is_begun != is_ended) {
+    const TileFormTraits form = traits_of(frames.form);
+    const bool is_video = frames.are_of_video && *form.before_video;
+    const char *before = is_video ? form.before_video : form.before,
+               *behind = is_video ? form.behind_video : form.behind, *what = is_video ? "a video" : "an image";
+    throw Error(ErrorKind::data, "the chat template writes {} {} without {} {} it",
+                is_begun ? fmt::format("{} before", before) : fmt::format("{} behind", behind), what,
                 is_begun ? behind : before, is_begun ? "behind" : "before")
-        .advise("let it write both around each image, or neither, and they are added");
+        .advise("let it write both around each, or neither, and they are added");
+  }
   return is_begun ? image.subspan(1, image.size() - 2) : image;
 }
 
@@ -331,6 +350,10 @@ void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm f
   frames.form = form;
   frames.are_cells = has_cells(form);
   frames.are_of_video = !grids.empty() && grids.front().is_of_video();
+  if (frames.are_of_video && *traits_of(form).before_video) {
+    frames.images = {timed_video(tokenizer, form, grids, frames.rows_per_frame)};
+    return;
+  }
   for (const TileGrid& grid : grids)
     if (grid.label_seconds)
       frames.video_labels.push_back(tokenizer.encode(fmt::format("<{:.1f} seconds>", *grid.label_seconds)));
@@ -367,8 +390,7 @@ int64_t expand_marks(std::vector<TokenId>& ids, std::vector<uint8_t>& mask, cons
         auto label = frames.video_labels.begin();
         for (; image != end; ++image) {
           if (is_video && label != frames.video_labels.end()) append(expanded, *label++);
-          append(expanded,
-                 frames.are_cells && frames.video_labels.empty() ? cells_at(ids, i, *image, frames.form) : *image);
+          append(expanded, frames.are_cells && frames.video_labels.empty() ? cells_at(ids, i, *image, frames) : *image);
         }
         if (!mask.empty()) expanded_mask.resize(expanded.size());
         continue;

@@ -54,7 +54,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
                                int64_t first_row);
 // Fills in the images, for each grid, or where there are none, for `frames.frames` images that were not cut, or frames
 // of a video, which LLaVA-OneVision has at half the size with one newline at the end; and the labels of a video's
-// frames, which InternVL has, "Frame1: ", or of its steps, which Qwen3-VL has, "<0.5 seconds>".
+// frames, which InternVL has, "Frame1: ", or of its steps, which Qwen3-VL has, "<0.5 seconds>". All steps of a GLM's
+// video are filled in as one image, with the time behind each, "2" with GLM-4.1V and "2.0 seconds" with GLM-4.6V.
 void add_tile_texts(MarkedFrames& frames, const Tokenizer& tokenizer, TileForm form,
                     const std::vector<TileGrid>& grids);
 

@@ -395,6 +395,12 @@ TEST(OwnTemplate, MarksStandWhereTheTemplateWritesImages) {
             "<|im_start|>assistant\n<image> it is<|im_end|>\n")
       << "of a template that takes texts alone";
   EXPECT_THAT(words(form("qwen2vl"), user), testing::HasSubstr("<|vision_start|>[4 visual rows]<|vision_end|>"));
+  const std::string of_videos =
+      R"({% for message in messages %}{% for part in message['content'] %}{% if part['type'] ==
+ 'image' %}<|image|>{% elif part['type'] == 'video' %}<|begin_of_video|><|video|><|end_of_video|>{% else %}{{
+ part['text'] }}{% endif %}{% endfor %}{% endfor %})";
+  EXPECT_THAT(words(Json{{"chat_template", of_videos}}, "What of <video>? <|video|>"),
+              testing::HasSubstr("What of <|begin_of_video|>[8 visual rows]<|end_of_video|>? <|video|>"));
   EXPECT_THAT(words(form("ministral3"), user),
               testing::HasSubstr("[INST][4 visual rows]What of [4 visual rows]?[/INST]"));
 }

@@ -1,14 +1,18 @@
 """What the tests of tuning share whose model reads images of any size in cells: a recipe all.lua whose steps each have all samples of
 questions.tar, so that their order means nothing, and what its steps have to be."""
+import io
+import json
 import sys
+import tarfile
 
 import picture_questions
-from picture_questions import Pictures, draw_picture, engine, folder, loaded, losses, metrics, run, torch, write_clip
+from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, loaded, losses, metrics, run, torch, write_clip
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 SAMPLES = 12  # of questions.tar
 LAYERS, WIDTH = 2, 64  # of the decoder
+CLIPS = [((24, 16), 5), ((16, 32), 2), ((8, 8), 4), ((40, 24), 3)]  # size and number of frames of each video
 
 
 def write_questions(sizes):
@@ -16,6 +20,38 @@ def write_questions(sizes):
     for number in range(SAMPLES):
         draw_picture(number, sizes[number % len(sizes)]).save(folder / f"question-{number}.png")
     return (folder / "recipe.lua").read_text().replace("batch = 8, samples = 48", f"batch = {SAMPLES}, samples = {4 * SAMPLES}")
+
+
+def clip(number):
+    """The frames of a video, by their number of colours as a GIF holds them."""
+    size, count = CLIPS[number % len(CLIPS)]
+    return [draw_picture(number + place, size).quantize(64).convert("RGB") for place in range(count)]
+
+
+def write_videos(questions):
+    """Videos a frame a second, every other one as a GIF, and else as numbered pictures; and a recipe videos.lua, which is that of questions about
+    pictures but for them."""
+    (folder / "videos.lua").write_text(questions.replace("questions.tar", "videos.tar")
+                                       .replace("max_frames = 40, max_text_tokens = 64", "max_frames = 64, max_text_tokens = 160")
+                                       .replace(f"batch = {SAMPLES}, samples = {4 * SAMPLES}", "batch = 8, samples = 32"))
+    with tarfile.open(folder / "videos.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        def add(name, content):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        for number in range(8):
+            frames = [frame.quantize(64) for frame in clip(number)]
+            if number % 2 == 0:
+                video = io.BytesIO()
+                frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)
+                add(f"{number:03}.gif", video.getvalue())
+                (folder / f"{number}.gif").write_bytes(video.getvalue())
+            else:
+                for place, frame in enumerate(frames):
+                    picture = io.BytesIO()
+                    frame.convert("RGB").save(picture, "png")
+                    add(f"{number:03}.{place:03}.png", picture.getvalue())
+            add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
 
 
 class CellPictures(Pictures):
@@ -133,3 +169,35 @@ class ImageTraining(CellTraining):
             "--run-dir", "small")
         for packed, alone in zip(losses("packed"), losses("small"), strict=True):
             self.assertAlmostEqual(packed, alone, delta=2e-4 * packed)
+
+
+class VideoTraining:
+    """Of a model that reads videos, too; mixed into CellTraining."""
+    video_row = "<|video_pad|>"  # what stands for a row of a video
+
+    def inputs_of_video(self, number):
+        content = [{"type": "video"}, {"type": "text", "text": "Which number?"}]
+        text = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        return self.processor(text=text, videos=[clip(number)], return_tensors="pt")
+
+    def mean_loss_of_videos(self, model):
+        parts = [self.loss_of_answer(model, self.inputs_of_video(number), number) for number in range(8)]
+        return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
+
+    def test_steps_on_videos_are_those_of_transformers(self):
+        self.expect_steps_of_transformers("videos", self.mean_loss_of_videos, 0.9)
+        run(engine, "export", "videos", "--huggingface", "--out", "videos.hf")
+        trained = loaded("videos.hf")
+        for number in (0, 2):
+            ours = answer("videos", "--video", f"{number}.gif", "--prompt", "Which number?")
+            inputs = self.inputs_of_video(number)
+            rows = (inputs["input_ids"] == self.processor.tokenizer.convert_tokens_to_ids(self.video_row)).sum().item()
+            self.assertEqual(ours["frames"], rows)
+            self.assertEqual(ours["ids"], generated(trained, inputs, min_new_tokens=8, eos_token_id=[]))
+
+    def test_runs_on_videos_stop_and_read_preprocessed_cells_to_equal_bits(self):
+        self.expect_equal_bits("videos.lua", "clips", max_steps=2)
+        small = ["--set", "stages.sft.packing={\"frames\": 64, \"tokens\": 1024, \"segments\": 8}"]
+        run(engine, "train", "videos.lua", *small, "--run-dir", "clips_small")
+        for packed, alone in zip(losses("clips"), losses("clips_small"), strict=True):
+            self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")

@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 import time
 import unittest
 from unittest import mock
@@ -16,14 +15,13 @@ HAS_DELTA_RULE = FAMILY == "qwen3_5"  # in the first of two layers
 LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5")
 
 import peft
-from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights
-from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, write_questions
+from picture_questions import answer, draw_picture, engine, folder, inputs_of, loaded, losses, make, run, torch, weights
+from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, VideoTraining, write_questions, write_videos
 from qwen2_vl_processor import processor_of
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells
 CELLS = 40  # of an image at most
-CLIPS = [((24, 16), 5), ((16, 32), 2), ((8, 8), 4), ((40, 24), 3)]  # size and number of frames of each video
 
 
 def setUpModule():
@@ -31,41 +29,10 @@ def setUpModule():
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
     QwenVl.processor = processor_of(folder / "hf", words, words.chat_template, FAMILY)
     whole = write_questions(SIZES)
-    write_videos()
-    (folder / "videos.lua").write_text(whole.replace("questions.tar", "videos.tar")
-                                       .replace("max_frames = 40, max_text_tokens = 64", "max_frames = 64, max_text_tokens = 160")
-                                       .replace(f"batch = {SAMPLES}, samples = {4 * SAMPLES}", "batch = 8, samples = 32"))
+    write_videos(whole)
     (folder / "all.lua").write_text(whole.replace("batch =", """evaluation = { fvlm.evaluation "asked" {
         data = fvlm.mix { { "questions.tar" }, chat_template = "default", system = "", max_frames = 40, max_text_tokens = 64 } } },
     batch ="""))
-
-
-def clip(number):
-    """The frames of a video, by their number of colours as a GIF holds them."""
-    size, count = CLIPS[number % len(CLIPS)]
-    return [draw_picture(number + place, size).quantize(64).convert("RGB") for place in range(count)]
-
-
-def write_videos():
-    """Videos a frame a second, every other one as a GIF, and else as numbered pictures."""
-    with tarfile.open(folder / "videos.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-        def add(name, content):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-        for number in range(8):
-            frames = [frame.quantize(64) for frame in clip(number)]
-            if number % 2 == 0:
-                video = io.BytesIO()
-                frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)
-                add(f"{number:03}.gif", video.getvalue())
-                (folder / f"{number}.gif").write_bytes(video.getvalue())
-            else:
-                for place, frame in enumerate(frames):
-                    picture = io.BytesIO()
-                    frame.convert("RGB").save(picture, "png")
-                    add(f"{number:03}.{place:03}.png", picture.getvalue())
-            add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
 
 
 class QwenVl(CellPictures):
@@ -75,17 +42,8 @@ class QwenVl(CellPictures):
     def frames_in(self, inputs):
         return inputs["image_grid_thw"].prod(1).sum().item() // 4
 
-    def inputs_of_video(self, number):
-        content = [{"type": "video"}, {"type": "text", "text": "Which number?"}]
-        text = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        return self.processor(text=text, videos=[clip(number)], return_tensors="pt")
 
-    def mean_loss_of_videos(self, model):
-        parts = [self.loss_of_answer(model, self.inputs_of_video(number), number) for number in range(8)]
-        return sum(loss for loss, _, _ in parts) / sum(labels for _, labels, _ in parts)
-
-
-class Training(QwenVl, CellTraining, unittest.TestCase):
+class Training(QwenVl, VideoTraining, CellTraining, unittest.TestCase):
     attending = LAYERS - HAS_DELTA_RULE
 
     def uncounted(self, counted):
@@ -114,24 +72,6 @@ class Training(QwenVl, CellTraining, unittest.TestCase):
             trained = self.mean_loss(model).item()
         found, = json.loads(run(engine, "eval", "all.lua", "--model", "all", "--json"))["results"]
         self.assertAlmostEqual(found["loss"], trained, delta=2e-4)
-
-    def test_steps_on_videos_are_those_of_transformers(self):
-        self.expect_steps_of_transformers("videos", self.mean_loss_of_videos, 0.9)
-        run(engine, "export", "videos", "--huggingface", "--out", "videos.hf")
-        trained = loaded("videos.hf")
-        for number in (0, 2):
-            ours = answer("videos", "--video", f"{number}.gif", "--prompt", "Which number?")
-            inputs = self.inputs_of_video(number)
-            rows = (inputs["input_ids"] == self.processor.video_token_id).sum().item()
-            self.assertEqual(ours["frames"], rows)
-            self.assertEqual(ours["ids"], generated(trained, inputs, min_new_tokens=8, eos_token_id=[]))
-
-    def test_runs_on_videos_stop_and_read_preprocessed_cells_to_equal_bits(self):
-        self.expect_equal_bits("videos.lua", "clips", max_steps=2)
-        small = ["--set", "stages.sft.packing={\"frames\": 64, \"tokens\": 1024, \"segments\": 8}"]
-        run(engine, "train", "videos.lua", *small, "--run-dir", "clips_small")
-        for packed, alone in zip(losses("clips"), losses("clips_small"), strict=True):
-            self.assertAlmostEqual(packed, alone, delta=2e-4 * packed, msg="steps of many packs")
 
     def test_a_new_recipe_has_room_for_a_part_of_a_long_video(self):
         """100 steps of 25 cells, or with Qwen3-VL and Qwen3.5 as many as their limit for a whole video makes; the decoder has 2048 positions."""

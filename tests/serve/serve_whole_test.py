@@ -212,7 +212,7 @@ class WholeModels(unittest.TestCase):
         video = {"type": "video", "video": [data_url(frame) for frame in clip]}
         image = {"type": "image_url", "image_url": {"url": data_url(clip[0])}}
         words = {"type": "text", "text": "What happens?"}
-        for model in ("qwen2-vl.model", "qwen3-vl.model"):
+        for model in ("qwen2-vl.model", "qwen3-vl.model", "glm4v.model"):
             with self.subTest(model), Server(model=model) as server:
                 takes = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
                 self.assertEqual((takes["video_frames"], takes["video_part"]), (64, True))

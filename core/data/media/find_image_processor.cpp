@@ -56,8 +56,9 @@ std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, c
   // Older folders of Qwen2-VL and Qwen2.5-VL, and those of SmolVLM2, have one file for both.
   const auto of_both = folder / "preprocessor_config.json";
   const std::string type_of_model = model_type_in(folder);
-  if (!exists(of_both) || type_of_model.starts_with("qwen3_vl") || type_of_model.starts_with("qwen3_5"))
-    return std::nullopt;
+  const bool needs_own = type_of_model.starts_with("qwen3_vl") || type_of_model.starts_with("qwen3_5") ||
+                         *traits_of(images.tile_form).before_video;
+  if (!exists(of_both) || needs_own) return std::nullopt;
   const Json config = read_json_object(of_both, max_bytes);
   const auto type = config.find("image_processor_type");
   const bool says_videos = config.contains("video_sampling") && type != config.end() && type->is_string() &&

@@ -148,7 +148,9 @@ std::vector<TileGrid> FramePreparation::video_cells(ImageSize frame, std::span<c
   std::vector<TileGrid> all;
   for (int64_t step = 0; step < steps; ++step) {
     const auto at = [&](int64_t place) { return times[static_cast<size_t>(std::min(place, frames - 1))]; };
-    cells.label_seconds = (at(step * together) + at((step + 1) * together - 1)) / 2;
+    const double first = at(step * together);
+    cells.label_seconds =
+        rules_of(processor_->tile_form).tells_first_time ? first : (first + at((step + 1) * together - 1)) / 2;
     all.push_back(cells);
   }
   return all;

@@ -14,6 +14,7 @@ try:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize as glm_size
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -271,6 +272,19 @@ class ImageProcessors(unittest.TestCase):
                             shown = [steps] if name == "qwen2" else [1] * steps
                             labels = [-1] if name == "qwen2" else [(pair[0] + pair[-1]) / 2 for pair in pairs]
                             self.assertEqual(ours, [[*map(str, cells), str(of), "2", f"{label:g}"] for of, label in zip(shown, labels)])
+
+    def test_cells_of_videos_of_glm(self):
+        """Whose frames are even in number, the last one is there twice otherwise. A step is shown when its first frame is."""
+        for family, least, most in (("Glm4v", 1000, 60000), ("Glm46V", 30000, 30000)):
+            folder = folder_of(OF_IMAGES | {"image_processor_type": f"{family}ImageProcessor"})
+            (folder / "video_preprocessor_config.json").write_text(json.dumps(OF_VIDEOS | {
+                "video_processor_type": f"{family}VideoProcessor", "size": {"shortest_edge": least, "longest_edge": most}, "max_image_size": {"longest_edge": 9}}))
+            for width, height in VIDEO_SIZES:
+                for frames in [1, *VIDEO_FRAMES]:
+                    with self.subTest(family, size=(width, height), frames=frames):
+                        rows, columns = (side // 16 for side in glm_size(frames + frames % 2, height, width, factor=16, min_pixels=least, max_pixels=most))
+                        ours = [line.split() for line in probed("cells", folder, width, height, frames).splitlines()]
+                        self.assertEqual([cells[:3] + cells[4:] for cells in ours], [[str(rows), str(columns), "1", str(first)] for first in range(0, frames, 2)])
 
     def test_pixels_of_videos(self):
         """Those of transformers' PIL-based image processor, and but for rounding those that torchvision resizes for its processors of videos."""

@@ -335,6 +335,27 @@ TEST(VisualRows, OfAVideoOfCellsAreThoseOfItsSteps) {
   EXPECT_EQ(reader.read(written).frames, 4);
 }
 
+TEST(VisualRows, OfAVideoOfGlmHaveTheTimeBehindEachStep) {
+  CellReader reader;
+  reader.processor.step_frames = 2;
+  reader.processor.video = VideoProcessor{16, 64, true, {}};
+  reader.tokenizer =
+      tokenizer_with({"<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"});
+  Files clip{{"json", R"({"user":"<video>What?","assistant":"x"})"}};
+  for (const char* name : {"000.png", "001.png", "002.png"})
+    clip.emplace_back(name, write_png(plain_image(4, 4, 200, 0, 0)));
+  const std::string row = "<|begin_of_image|>[1 visual row]<|end_of_image|>";
+  for (const auto& [form, times] : {std::pair(TileForm::glm4v, std::pair("0", "2")),
+                                    std::pair(TileForm::glm, std::pair("0.0 seconds", "2.0 seconds"))}) {
+    reader.processor.tile_form = form;
+    EXPECT_EQ(reader.read(clip).grids(), (std::vector<ImageGrid>{{1, 1, 1, 2, 2.0}, {1, 1, 1, 2, 2.0}}));
+    EXPECT_THAT(reader.text(clip), HasSubstr("user\n<|begin_of_video|>" + row + times.first + row + times.second +
+                                             "<|end_of_video|>What?"));
+  }
+  reader.tokenizer = tokenizer_with({"<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>"});
+  EXPECT_THAT(reader.refusal(clip), HasSubstr("the tokenizer has no special token '<|end_of_video|>'"));
+}
+
 TEST(VisualRows, OfCellsAreOfSingleImagesAndNotOfAVideo) {
   CellReader reader;
   const auto with = [](const char* user) { return images(2, fmt::format(R"({{"user":"{}","assistant":"x"}})", user)); };
