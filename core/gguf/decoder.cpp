@@ -108,7 +108,7 @@ std::optional<Tensor> rope_divisors(const DecoderConfig& config) {
     for (size_t i = 0; i < plain.size(); ++i) divisors.push_back(static_cast<float>(plain[i] / scaled[i]));
   } else if (config.global_head_dim > 0) { // of layers without a window, whose last pairs are not rotated
     divisors.assign(static_cast<size_t>(config.global_head_dim / 2), 1e30F);
-    const double rotated = static_cast<double>(config.global_head_dim) * config.partial_rotary_factor / 2;
+    const double rotated = static_cast<double>(config.global_head_dim) * config.rope_scaling.rotated_part / 2;
     std::fill_n(divisors.begin(), static_cast<std::ptrdiff_t>(rotated), 1.0F);
   } else {
     return std::nullopt;

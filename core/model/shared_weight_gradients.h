@@ -13,7 +13,8 @@ inline bool can_defer_gradients(const DecoderConfig& decoder, int64_t rows, int6
   constexpr int64_t little = 64 << 20, float32 = 4;
   const int64_t width = decoder.hidden_size, mlp = decoder.intermediate_size, dim = decoder.head_dim;
   const int64_t queries = decoder.num_attention_heads * dim,
-                heads = decoder.query_rows() + 2 * decoder.num_key_value_heads * dim;
+                heads = decoder.query_rows() + 2 * decoder.num_key_value_heads * dim +
+                        (decoder.head_gates ? decoder.num_attention_heads : 0);
   const int64_t up = decoder.gated_mlp ? 2 * mlp : mlp; // columns of the MLP's first product
   const int64_t convolving = decoder.convolutions(), ruled = decoder.delta_rules(),
                 attending = decoder.num_hidden_layers - convolving - ruled;

@@ -34,14 +34,18 @@ QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t h
 }
 
 Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates) {
-  Value y(x.data * gates.data.sigmoid(), tape.records(x, gates));
+  const auto in_parts = [count = gates.data.size(1)](const at::Tensor& rows) { return rows.unflatten(1, {count, -1}); };
+  const auto gated = [in_parts](const at::Tensor& rows, const at::Tensor& factors) {
+    return (in_parts(rows) * factors.unsqueeze(2)).flatten(1);
+  };
+  Value y(gated(x.data, gates.data.sigmoid()), tape.records(x, gates));
   if (!y.requires_grad()) return y;
-  tape.push([x = x.saved(), gates = gates.data, in = x.gradient, of_gates = gates.gradient, out = y.gradient] {
+  tape.push([=, x = x.saved(), gates = gates.data, in = x.gradient, of_gates = gates.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     const at::Tensor factor = gates.sigmoid();
-    if (of_gates) of_gates->add(d_y * x.get() * factor * (1 - factor));
-    if (in) in->add(d_y * factor);
+    if (of_gates) of_gates->add(in_parts(d_y * x.get()).sum(2) * factor * (1 - factor));
+    if (in) in->add(gated(d_y, factor));
   });
   return y;
 }

@@ -1,4 +1,4 @@
-// Rows that are multiplied by a gate, as in Qwen3.5. They are ATen's and need no plugin.
+// Rows that are multiplied by a gate, as in Qwen3.5 and LFM3. They are ATen's and need no plugin.
 #pragma once
 #include "ops/parameter.h"
 #include "ops/tape.h"
@@ -11,7 +11,7 @@ struct QueriesAndGates {
 };
 QueriesAndGates split_gates(Tape& tape, const Value& x, int64_t heads, int64_t head_dim);
 
-// x * sigmoid(gates)
+// x * sigmoid(gates), where each of the gates [rows, n] is of one of n equal parts of x.
 Value gated_by_sigmoid(Tape& tape, const Value& x, const Value& gates);
 
 } // namespace fvlm::ops

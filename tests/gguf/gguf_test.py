@@ -21,7 +21,7 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, Glm4Config,
-                          GraniteConfig, Lfm2Config, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3_5TextConfig,
+                          GraniteConfig, Lfm2Config, Lfm3Config, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3_5TextConfig,
                           Qwen3Config, SmolLM3Config)
 
 SIZES = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -54,13 +54,14 @@ MODELS = {  # and what llama.cpp calls the architecture
     "qwen3": (Qwen3Config, {}, "qwen3"),
     "ernie4_5": (Ernie4_5Config, {"head_dim": 16, "tie_word_embeddings": True}, "ernie4_5"),
     "glm4": (Glm4Config, {"head_dim": 16, "attention_bias": True}, "glm4"),
-    "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
+    "lfm2": (Lfm2Config, Lfm3Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
     "gemma4": (Gemma4TextConfig, GEMMA4, "gemma4"),
     "qwen3_5": (Qwen3_5TextConfig, QWEN3_5, "qwen35"),
 }
 LOADED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]  # by transformers, of whose files it knows all keys
 REFUSED = {
     "nanochat": (NanoChatConfig, {}, "decoders of the type \"nanochat\" are not written to GGUF"),
+    "lfm3": (Lfm3Config, {}, "decoders of the type \"lfm3\" are not written to GGUF"),
     "window": (MistralConfig, {"sliding_window": 8}, "layers have a sliding window"),
     "scale": (Gemma3TextConfig, GEMMA | {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is not 256"),
     "bias": (Qwen3Config, {"head_dim": 16, "attention_bias": True}, "linears of attention outputs or the MLP have biases"),

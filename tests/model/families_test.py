@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, CLIPVisionConfig, Dinov2WithRegistersConfig,
                           Dinov2WithRegistersModel, GraniteConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Ministral3Config, MistralConfig,
-                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4vTextConfig, Glm4vTextModel, GlmOcrTextConfig, GlmOcrTextModel, HunYuanDenseV1Config, HunYuanVLTextConfig, Lfm2Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
+                          Ernie4_5Config, Gemma2Config, GemmaConfig, Gemma3TextConfig, Gemma4TextConfig, Glm4Config, Glm4vTextConfig, Glm4vTextModel, GlmOcrTextConfig, GlmOcrTextModel, HunYuanDenseV1Config, HunYuanVLTextConfig, Lfm2Config, Lfm3Config, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, Qwen2VLTextConfig,
                           Qwen2VLTextModel, Qwen3Config, Qwen3_5TextConfig, Qwen3VLTextConfig, Qwen3VLTextModel, SmolLM3Config)
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -37,6 +37,9 @@ MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 3, 2]}
 QWEN3_5 = {"head_dim": 16, "rms_norm_eps": 3e-3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
            "linear_value_head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
                                                            "mrope_section": [2, 2, 2], "mrope_interleaved": True}}
+LFM3 = {"head_dim": 16, "sliding_window": 8, "layer_types": ["conv", "full_attention", "sliding_attention"], "rope_parameters": {
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}}
 GEMMA4 = {"head_dim": 16, "global_head_dim": 24, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "sliding_window": 8,
           "final_logit_softcapping": 2.0, "tie_word_embeddings": True, "rope_parameters": {
               "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.25},
@@ -108,6 +111,11 @@ MODELS = {
                                  "block_multiple_of": 10, "block_ffn_dim_multiplier": 1.3, "tie_word_embeddings": False}),
     "lfm2-attention": (Lfm2Config, {"block_auto_adjust_ff_dim": False}),
     "lfm2-one-tap": (Lfm2Config, {"full_attn_idxs": [1], "conv_L_cache": 1}),
+    "lfm3": (Lfm3Config, LFM3),
+    "lfm3-biases": (Lfm3Config, LFM3 | {"layer_types": ["sliding_attention", "conv", "full_attention"], "conv_bias": True, "attention_bias": True,
+                                        "head_dim": 24, "conv_L_cache": 3, "tie_word_embeddings": False}),
+    "lfm3-plain": (Lfm3Config, LFM3 | {"use_sandwich_norm": False, "use_attention_gate": False}),
+    "lfm3-gates": (Lfm3Config, LFM3 | {"use_sandwich_norm": False}),
     "qwen3_5": (Qwen3_5TextConfig, QWEN3_5 | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
     "qwen3_5-biases": (Qwen3_5TextConfig, QWEN3_5 | {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True,
                                                      "linear_num_key_heads": 4, "linear_conv_kernel_dim": 2}),
@@ -219,6 +227,11 @@ def texts():
     return list(zip(batch["input_ids"].split(LENGTHS), batch["loss_mask"].bool().split(LENGTHS)))
 
 
+def in_folder(name):
+    """What a folder calls a parameter."""
+    return name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")  # LFM3's
+
+
 def expected_of(model):
     """Logits, loss and gradients by the names of the folder's tensors."""
     model.zero_grad()
@@ -226,7 +239,7 @@ def expected_of(model):
     losses = [F.cross_entropy(row[:-1], ids[1:], reduction="none")[mask[1:]] for row, (ids, mask) in zip(logits, texts())]
     loss = torch.cat(losses).mean()
     loss.backward()
-    gradients = {f"grad.decoder.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    gradients = {f"grad.decoder.{in_folder(name)}": parameter.grad for name, parameter in model.named_parameters()}
     return {"logits": torch.cat(logits).detach(), "loss": loss.detach()} | gradients
 
 
@@ -262,7 +275,7 @@ class Families(unittest.TestCase):
                       f"{side}loss_mask": torch.cat([mask for _, mask in pairs]).to(torch.uint8),
                       f"{side}text_lengths": torch.tensor([len(ids) for ids, _ in pairs])}
         save_file(batch, folder / "pairs.safetensors")
-        for name in ("granite", "gemma2", "gemma3", "gemma4", "qwen3", "qwen3_5", "lfm2-biases", "nanochat-biases"):
+        for name in ("granite", "gemma2", "gemma3", "gemma4", "qwen3", "qwen3_5", "lfm2-biases", "lfm3", "nanochat-biases"):
             with self.subTest(name):
                 model = models[name]
                 model.zero_grad()
@@ -271,7 +284,7 @@ class Families(unittest.TestCase):
                 margin = 0.1 * ((sums[0] - sums[0].detach()) - (sums[1] - sums[1].detach()))
                 loss = -F.logsigmoid(margin)
                 loss.backward()
-                gradients = {f"grad.decoder.{key}": parameter.grad for key, parameter in model.named_parameters()}
+                gradients = {f"grad.decoder.{in_folder(key)}": parameter.grad for key, parameter in model.named_parameters()}
                 self.check(name, {"loss": loss.detach()} | gradients, "--objective", "dpo", "--reference", folder / name, "--beta", "0.1",
                            batch="pairs")
 
@@ -335,7 +348,7 @@ class Families(unittest.TestCase):
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28,
                                                            patch_size=14)).save_pretrained(vision)
         data.write_text(json.dumps({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two"}]}) + "\n")
-        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "ernie4_5", "hunyuan_v1_dense", "qwen3_5", "lfm2"):
+        for name in ("mistral", "ministral3", "smollm3", "granite", "olmo2", "gemma", "gemma2", "gemma3", "gemma4", "glm4", "ernie4_5", "hunyuan_v1_dense", "qwen3_5", "lfm2", "lfm3"):
             with self.subTest(name):
                 decoder, recipe, out = folder / f"further-{name}", folder / f"{name}.lua", folder / f"trained-{name}"
                 kind, special = MODELS[name]

@@ -14,7 +14,7 @@ from with_transformers import engine, folder as root, run
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import Dinov2Config, Dinov2Model, Glm4Config, Glm4ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import Dinov2Config, Dinov2Model, Glm4Config, Glm4ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Lfm3Config, Lfm3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 try:
     import peft
@@ -132,7 +132,7 @@ class Lora(unittest.TestCase):
                 if not parameter.requires_grad:
                     continue
                 own = parameter_name.removeprefix("base_model.model.").replace(".default", "").replace("modules_to_save.", "")
-                own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")
+                own = own.replace("lora_magnitude_vector.weight", "lora_magnitude_vector").replace("self_attn.g_proj.", "self_attn.gate_proj.")
                 self.assertLess(relative(trace[f"grad.decoder.{own}"].reshape(parameter.shape), parameter.grad), 1e-5, own)
                 seen += 1
             self.assertEqual(seen, adapted * (3 if dora else 2) + 1)
@@ -193,6 +193,13 @@ class Lora(unittest.TestCase):
         of_all, of_convolutions, of_attention = 3, TEXT["num_hidden_layers"] * 2 - 2, 2
         self.check_decoder("lfm2", decoder, ["q_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
                            TEXT["num_hidden_layers"] * of_all + of_convolutions + of_attention, "model.embedding_norm")
+
+    def test_an_lfm3(self):
+        torch.manual_seed(4)
+        layers = TEXT["num_hidden_layers"]
+        decoder = Lfm3ForCausalLM(Lfm3Config(**TEXT | {"head_dim": 16, "layer_types": ["conv"] * (layers - 1) + ["full_attention"]})).eval()
+        self.check_decoder("lfm3", decoder, ["q_proj", "g_proj", "o_proj", "in_proj", "w2"], layers + (layers - 1) + 3,
+                           "model.embedding_norm")
 
     def test_merged_weights_and_adapters_that_go_out_and_in(self):
         for dora in (False, True):

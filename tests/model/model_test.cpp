@@ -124,6 +124,14 @@ TEST(Model, RecomputesDecodersOfEveryFamily) {
                  decoder = convolving_config().decoder;
                  decoder.conv_bias = true;
                }},
+        Family{"lfm3",
+               [](DecoderConfig& decoder) {
+                 decoder = convolving_config().decoder;
+                 decoder.model_type = "lfm3";
+                 decoder.head_gates = decoder.post_norms = true;
+                 decoder.rope_scaling = {.type = RopeScaling::Type::proportional, .rotated_part = 0.5};
+                 decoder.local_rope_theta = 100;
+               }},
         Family{"qwen3_5", [](DecoderConfig& decoder) { decoder = recurrent_config().decoder; }},
         Family{"nanochat", [](DecoderConfig& decoder) {
                  decoder.norm_weights = decoder.gated_mlp = decoder.tie_word_embeddings = false;

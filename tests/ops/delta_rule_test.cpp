@@ -176,15 +176,18 @@ TEST(DeltaRule, ConvolutionsHaveTheirGradientsAndGoOn) {
 
 TEST(DeltaRule, GatesHaveTheirGradients) {
   Bench b;
-  const Value x = b.input({4, 16}), y = b.input({4, 6}), gates = b.input({4, 8});
+  const Value x = b.input({4, 16}), y = b.input({4, 6}), gates = b.input({4, 8}), of_heads = b.input({4, 2});
   const Weight weight(b.parameter("weight", {3}));
   b.expect_true_gradients([&](Tape& tape) {
     const QueriesAndGates parts = split_gates(tape, x, 2, 3);
-    return std::vector{gated_by_sigmoid(tape, y, parts.gates), parts.rows,
+    return std::vector{gated_by_sigmoid(tape, y, parts.gates), gated_by_sigmoid(tape, y, of_heads), parts.rows,
                        b.ops->rmsnorm_heads(tape, {y, 0, 2}, 3, weight, 0.1, {gates, 1, 2})};
   });
   Tape none(Tape::Mode::forward_only);
   const QueriesAndGates parts = split_gates(none, x, 2, 3);
+  expect_close(gated_by_sigmoid(none, y, of_heads).data.narrow(1, 3, 3),
+               y.data.narrow(1, 3, 3) * of_heads.data.narrow(1, 1, 1).sigmoid(), 0,
+               "what the second head's gate lets through");
   expect_close(parts.gates.data.narrow(1, 3, 3), x.data.narrow(1, 9, 3), 0, "the gate of the second head");
   expect_close(parts.rows.data.narrow(1, 3, 7), at::concat({x.data.narrow(1, 6, 3), x.data.narrow(1, 12, 4)}, 1), 0,
                "its query, and what is behind all of them");

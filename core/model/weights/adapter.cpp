@@ -39,12 +39,13 @@ const std::vector<Word>& words() {
   return all;
 }
 
-// What transformers 5 calls otherwise in a model than in the model's folder: DINOv2's attention.
+// What transformers 5 calls otherwise in a model than in the model's folder: DINOv2's attention, LFM3's gates of heads.
 constexpr std::pair<std::string_view, std::string_view> renamed_modules[] = {
     {".attention.attention.query", ".attention.q_proj"},
     {".attention.attention.key", ".attention.k_proj"},
     {".attention.attention.value", ".attention.v_proj"},
-    {".attention.output.dense", ".attention.o_proj"}};
+    {".attention.output.dense", ".attention.o_proj"},
+    {".self_attn.gate_proj", ".self_attn.g_proj"}};
 
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);

@@ -3,6 +3,7 @@
 #include "base/config_reader.h"
 #include "base/text.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -26,7 +27,8 @@ constexpr std::array<std::pair<const char*, Type>, 5> types{{{"default", Type::n
 constexpr const char *section_key = "mrope_section", *interleaved_key = "mrope_interleaved",
                      *beta_key = "llama_4_scaling_beta", *partial_key = "partial_rotary_factor";
 constexpr const char *full_key = "full_attention", *sliding_key = "sliding_attention",
-                     *local_theta_key = "rope_local_base_freq";
+                     *local_theta_key = "rope_local_base_freq", *parameters_key = "rope_parameters",
+                     *theta_key = "rope_theta", *proportional = "proportional";
 constexpr double max_theta = 1e12, max_factor = 1e6, min_alpha = 1e-6, max_alpha = 1e9;
 constexpr int64_t max_positions = int64_t{1} << 30;
 
@@ -140,7 +142,41 @@ std::pair<double, double> yarn_range(const Rope& rope, int64_t head_dim) {
   return {low, low == high ? high + 0.001 : high};
 }
 
+// One entry of rope_parameters, whose type has to be this one.
+void read_layer_rope(ConfigReader& config, const char* layer_type, const char* rope_type, double& theta,
+                     double& rotated_part) {
+  const nlohmann::json* all = config.object(parameters_key);
+  if (!all) return;
+  ConfigReader types(*all, config.where());
+  const nlohmann::json* own = types.object(layer_type);
+  if (!own) return config.problems().add("'{}' has no '{}'", parameters_key, layer_type);
+  ConfigReader rope(*own, config.where());
+  rope.refuse_unless(rope.text("rope_type", "default") == rope_type, "rope_type", fmt::format("{} is", rope_type));
+  rope.refuse_unless(rope.number("factor", 1, 0, max_factor) == 1, "factor", "positions are not scaled");
+  theta = rope.number(theta_key, std::nullopt, 1, max_theta);
+  rotated_part = rope.number(partial_key, 1, 0, 1);
+  for (const std::string& problem : rope.problems().list())
+    config.problems().add("{}: {}: {}", parameters_key, layer_type, problem);
+}
+
 } // namespace
+
+void read_proportional_rope(ConfigReader& config, Rope& full) {
+  full.scaling.type = Type::proportional;
+  read_layer_rope(config, full_key, proportional, full.theta, full.scaling.rotated_part);
+}
+
+void read_sliding_rope(ConfigReader& config, double& theta) {
+  double whole = 1;
+  read_layer_rope(config, sliding_key, "default", theta, whole);
+  if (whole != 1) config.problems().add("{}: {}: all features of a head are rotated", parameters_key, sliding_key);
+}
+
+void write_proportional_rope(nlohmann::json& config, const Rope& full, double sliding_theta) {
+  config[parameters_key] = {
+      {sliding_key, {{"rope_type", "default"}, {theta_key, sliding_theta}}},
+      {full_key, {{"rope_type", proportional}, {theta_key, full.theta}, {partial_key, full.scaling.rotated_part}}}};
+}
 
 Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults) {
   Rope rope = defaults;
@@ -246,6 +282,7 @@ std::vector<double> rope_frequencies(const Rope& rope, int64_t rotary_dim) {
   const double theta = rope.scaling.type == Type::alpha
                            ? rope.theta * std::pow(rope.scaling.alpha, features / (features - 2))
                            : rope.theta;
+  const auto rotated = static_cast<int64_t>(rope.scaling.rotated_part * features / 2);
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
     const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / features);
     switch (rope.scaling.type) {
@@ -255,6 +292,9 @@ std::vector<double> rope_frequencies(const Rope& rope, int64_t rotary_dim) {
       break;
     case Type::linear:
       frequencies.push_back(frequency / rope.scaling.factor);
+      break;
+    case Type::proportional:
+      frequencies.push_back(i < rotated ? frequency : 0);
       break;
     case Type::llama3:
       frequencies.push_back(llama3_frequency(frequency, rope.scaling));

@@ -13,7 +13,7 @@ class ConfigReader;
 
 // The fields are called as in transformers' `rope_parameters`.
 struct RopeScaling {
-  enum class Type { none, linear, llama3, yarn, alpha };
+  enum class Type { none, linear, llama3, yarn, alpha, proportional };
   Type type = Type::none;
   double factor = 1;
   int64_t original_max_position_embeddings = 0;     // llama3, yarn
@@ -22,6 +22,7 @@ struct RopeScaling {
   bool truncate = true;                             // yarn: whether the range between those is of whole dimensions
   double alpha = 0;                                 // alpha: the base grows by alpha^(dim / (dim - 2))
   double attention_factor = 1;                      // yarn: of the rotated queries and keys
+  double rotated_part = 1;                          // proportional: of all pairs the leading ones that are rotated
   // yarn of Ministral 3: queries are multiplied by 1 + beta * log(1 + position / original positions), the quotient
   // rounded down.
   std::optional<double> llama_4_scaling_beta;
@@ -49,6 +50,11 @@ Rope read_rope(ConfigReader& config, int64_t max_position_embeddings, const Rope
 // family's base of these layers; out, what config.json says.
 Rope read_rope_by_layer(ConfigReader& config, int64_t max_position_embeddings, const Rope& defaults,
                         double& local_theta);
+// Where layers with full attention are rotated proportionally, and those with a sliding window by plain positions:
+// `rope_parameters` of one type of layer. `full`: in, the family's; out, what config.json says.
+void read_proportional_rope(ConfigReader& config, Rope& full);
+void read_sliding_rope(ConfigReader& config, double& theta);
+void write_proportional_rope(nlohmann::json& config, const Rope& full, double sliding_theta);
 // Writes the older keys, which all versions read.
 void write_rope(nlohmann::json& config, const Rope& rope);
 

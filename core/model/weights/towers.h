@@ -166,6 +166,7 @@ struct DecoderConfig {
   bool qkv_bias = false, out_bias = false, mlp_bias = false, conv_bias = false;
   // What attention makes of a head is multiplied by the sigmoid of a gate, which q_proj makes beside the head's query.
   bool gated_attention = false;
+  bool head_gates = false;     // the same by one gate a head, which gate_proj makes of what q_proj reads
   bool qk_norm = false;        // RMSNorm of each head of q and k
   bool norms_rotated = false;  // these norms read queries and keys that are rotated already
   bool qk_row_norm = false;    // RMSNorm of all heads of q together, and of all of k
@@ -178,7 +179,7 @@ struct DecoderConfig {
   bool fused_gate = false;    // files have gate_proj and up_proj as one tensor, gate_up_proj
   bool gelu_gate = false;     // the MLP's gate is GELU, approximated with tanh, in place of SiLU
   bool scaled_tokens = false; // embeddings of tokens, unlike rows of images, are multiplied by sqrt(hidden_size)
-  bool operator_names = false;        // tensors are called as in LFM2: operator_norm, feed_forward.w1
+  bool operator_names = false;        // tensors are called as in LFM2 and LFM3: operator_norm, feed_forward.w1
   double final_logit_softcapping = 0; // logits are cap * tanh(logits / cap); 0: as they are
   double attn_logit_softcapping = 0;  // the same of the scores
   double embedding_multiplier = 1;    // of the rows that enter

@@ -11,10 +11,9 @@ namespace fvlm {
 namespace {
 
 constexpr const char *layer_types_key = "layer_types", *full_attention = "full_attention",
-                     *sliding_attention = "sliding_attention", *rope_key = "rope_parameters",
-                     *by_layer_key = "per_layer_config", *activation_key = "hidden_activation",
-                     *activation = "gelu_pytorch_tanh", *cap_key = "final_logit_softcapping";
-constexpr double max_theta = 1e12;
+                     *sliding_attention = "sliding_attention", *by_layer_key = "per_layer_config",
+                     *activation_key = "hidden_activation", *activation = "gelu_pytorch_tanh",
+                     *cap_key = "final_logit_softcapping";
 constexpr int64_t most_positions = int64_t{1} << 30;
 
 void read_layer_types(ConfigReader& config, DecoderConfig& out) {
@@ -28,22 +27,6 @@ void read_layer_types(ConfigReader& config, DecoderConfig& out) {
   for (size_t i = 0; i < count; ++i)
     out.sliding_layers.push_back(layers.size() == count ? layers[i] == sliding_attention : (i + 1) % 6 != 0);
   out.sliding_layers.back() = 0; // whatever the config says
-}
-
-// One entry of rope_parameters.
-void read_rope(ConfigReader& config, const char* layer_type, const char* rope_type, double& theta, double& partial) {
-  const nlohmann::json* all = config.object(rope_key);
-  if (!all) return;
-  ConfigReader types(*all, config.where());
-  const nlohmann::json* own = types.object(layer_type);
-  if (!own) return config.problems().add("'{}' has no '{}'", rope_key, layer_type);
-  ConfigReader rope(*own, config.where());
-  rope.refuse_unless(rope.text("rope_type", rope_type) == rope_type, "rope_type", fmt::format("{} is", rope_type));
-  rope.refuse_unless(rope.number("factor", 1, 0, 1e6) == 1, "factor", "positions are not scaled");
-  theta = rope.number("rope_theta", theta, 1, max_theta);
-  partial = rope.number("partial_rotary_factor", partial, 0, 1);
-  for (const std::string& problem : rope.problems().list())
-    config.problems().add("{}: {}: {}", rope_key, layer_type, problem);
 }
 
 // The size of the heads of layers without a window: `global_head_dim`, or what transformers 5.20 and later write for
@@ -116,12 +99,11 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.sliding_window = config.whole("sliding_window", 512, 1, most_positions);
   out.global_head_dim = read_global_head_dim(config, out);
   out.local_rope_theta = Rope::default_theta;
-  out.rope_theta = 1e6;
-  out.partial_rotary_factor = 0.25;
-  double whole = 1;
-  read_rope(config, sliding_attention, "default", *out.local_rope_theta, whole);
-  if (whole != 1) config.problems().add("{}: {}: all features of a head are rotated", rope_key, sliding_attention);
-  read_rope(config, full_attention, "proportional", out.rope_theta, out.partial_rotary_factor);
+  Rope rope{.theta = 1e6, .scaling = {.rotated_part = 0.25}};
+  read_sliding_rope(config, *out.local_rope_theta);
+  read_proportional_rope(config, rope);
+  out.rope_theta = rope.theta;
+  out.rope_scaling = rope.scaling;
   out.num_kv_shared_layers = config.whole("num_kv_shared_layers", 0, 0, out.num_hidden_layers - 1);
   out.use_double_wide_mlp = config.flag("use_double_wide_mlp", false);
   out.hidden_size_per_layer_input = config.whole("hidden_size_per_layer_input", 256, 0, most_features);
@@ -171,10 +153,7 @@ nlohmann::json write(const DecoderConfig& config) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i)
     out[layer_types_key].push_back(config.has_window(i) ? sliding_attention : full_attention);
   if (config.final_logit_softcapping != 0) out[cap_key] = config.final_logit_softcapping;
-  out[rope_key][sliding_attention] = {{"rope_type", "default"}, {"rope_theta", *config.local_rope_theta}};
-  out[rope_key][full_attention] = {{"rope_type", "proportional"},
-                                   {"rope_theta", config.rope_theta},
-                                   {"partial_rotary_factor", config.partial_rotary_factor}};
+  write_proportional_rope(out, {.theta = config.rope_theta, .scaling = config.rope_scaling}, *config.local_rope_theta);
   return out;
 }
 

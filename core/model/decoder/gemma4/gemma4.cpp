@@ -19,14 +19,10 @@
 namespace fvlm::model {
 namespace {
 
-// Of layers without a window: the leading part of the pairs that a whole head would have, and 0 for all others.
+// Of layers without a window.
 ops::Rotary global_rotary(const DecoderConfig& config, at::Device device) {
   const int64_t dim = config.global_head_dim;
-  const auto rotated = static_cast<int64_t>(config.partial_rotary_factor * static_cast<double>(dim) / 2);
-  std::vector<double> frequencies;
-  for (int64_t i = 0; i < dim / 2; ++i)
-    frequencies.push_back(
-        i < rotated ? std::pow(config.rope_theta, -2 * static_cast<double>(i) / static_cast<double>(dim)) : 0);
+  const std::vector<double> frequencies = rope_frequencies({config.rope_theta, config.rope_scaling}, dim);
   return {dim, config.rope_theta, at::tensor(frequencies, at::kDouble).to(device)};
 }
 

@@ -1,7 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
-// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR, GLM-4.1V and HunyuanOCR, Qwen3.5, LFM2, GLM-4, Ernie 4.5, HunYuan,
-// nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR, GLM-4.1V and HunyuanOCR, Qwen3.5, LFM2, LFM3, GLM-4, Ernie 4.5,
+// HunYuan, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -46,107 +46,14 @@ void refuse_unsupported(ConfigReader& config, const std::string& model_type) {
                          "a row attends to itself and those before it");
 }
 
-void refuse_windows_by_layer(ConfigReader& config) {
-  const auto layers = config.texts(layer_types_key);
-  config.refuse_unless(std::ranges::all_of(layers, [](const auto& one) { return one == full_attention; }),
-                       layer_types_key, "every layer has full attention, without a sliding window");
-}
-
-// All layers of Mistral have a window, those of Ministral 3 where its config says one. One of as many rows as there are
-// positions hides nothing.
-void read_mistral_window(ConfigReader& config, DecoderConfig& out) {
-  const int64_t positions = out.max_position_embeddings, otherwise = out.model_type == mistral ? 4096 : positions,
-                window =
-                    config.has_null(window_key) ? positions : config.whole(window_key, otherwise, 1, most_positions);
-  if (window >= positions) return;
-  out.sliding_window = window;
-  out.sliding_layers.assign(static_cast<size_t>(out.num_hidden_layers), 1);
-}
-
-// Which layers have no rotary positions: every fourth, or what the config says.
-std::vector<int64_t> smollm3_rope_layers(ConfigReader& config, int64_t layers) {
-  constexpr const char* key = "no_rope_layers";
-  const auto count = static_cast<size_t>(layers);
-  if (config.has(key)) {
-    std::vector<int64_t> all = config.wholes(key, {});
-    config.refuse_unless(all.size() >= count, key, fmt::format("there are {} layers, and each has an entry", layers));
-    config.refuse_unless(std::all_of(all.begin(), all.end(), [](int64_t one) { return one <= 1; }), key,
-                         "an entry is 1, or 0 for a layer without rotary positions");
-    all.resize(count, 1);
-    return all;
-  }
-  const int64_t interval = config.whole("no_rope_layer_interval", 4, 1, most_layers);
-  std::vector<int64_t> all(count, 1);
-  for (int64_t i = interval; i <= layers; i += interval) all[static_cast<size_t>(i - 1)] = 0;
-  return all;
-}
-
-// What each layer is, where the config says it: full_attention, or the other one.
-std::vector<std::string> read_layer_types(ConfigReader& config, int64_t count, const char* other) {
-  const std::vector<std::string> layers = config.texts(layer_types_key);
-  config.refuse_unless(layers.empty() || std::ssize(layers) == count, layer_types_key,
-                       fmt::format("there are {} layers, and each has an entry", count));
-  config.refuse_unless(
-      std::ranges::all_of(layers, [other](const auto& one) { return one == full_attention || one == other; }),
-      layer_types_key, fmt::format("an entry is {} or {}", full_attention, other));
-  return std::ssize(layers) == count ? layers : std::vector<std::string>();
-}
-
-// Which layers of Gemma 2 and Gemma 3 have a sliding window: every second, or all but every sixth, or what the config
-// says.
-void read_gemma_windows(ConfigReader& config, DecoderConfig& out) {
-  const auto count = static_cast<size_t>(out.num_hidden_layers);
-  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, sliding_attention);
-  const auto pattern = static_cast<size_t>(out.model_type == gemma2 ? 2 : config.whole("sliding_window_pattern", 6, 1));
-  for (size_t i = 0; i < count; ++i)
-    out.sliding_layers.push_back(!layers.empty() ? layers[i] == sliding_attention : (i + 1) % pattern != 0);
-  out.sliding_window = config.whole(window_key, 4096, 1, most_positions);
-}
-
-// The width that LFM2's MLP has of the one in the config.
-int64_t lfm2_mlp_width(ConfigReader& config, int64_t width) {
-  if (!config.flag("block_auto_adjust_ff_dim", true)) return width;
-  width = 2 * width / 3;
-  constexpr const char* factor = "block_ffn_dim_multiplier";
-  if (config.has_null(factor)) return width;
-  const int64_t multiple = config.whole("block_multiple_of", 256, 1, most_features);
-  const double wider = config.number(factor, 1, 1e-6, 1e6) * static_cast<double>(width);
-  width = (static_cast<int64_t>(wider) + multiple - 1) / multiple * multiple;
-  if (width < 1 || width > most_features)
-    config.problems().add("'intermediate_size', '{}' and 'block_multiple_of' make an MLP of width {}: expected 1 to {}",
-                          factor, width, most_features);
-  return width;
-}
-
-// Which layers of LFM2 are convolutions, and what its first files call otherwise.
-void read_lfm2(ConfigReader& config, DecoderConfig& out) {
-  constexpr const char* attending_key = "full_attn_idxs";
-  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, convolution);
-  const std::vector<int64_t> attending = config.wholes(attending_key, {});
-  for (int64_t i = 0; i < out.num_hidden_layers; ++i)
-    out.conv_layers.push_back(!layers.empty() ? layers[static_cast<size_t>(i)] == convolution
-                                              : config.has(attending_key) && std::ranges::count(attending, i) == 0);
-  out.conv_taps = config.whole("conv_L_cache", 3, 1, most_taps);
-  out.conv_bias = config.flag("conv_bias", false);
-  out.tie_word_embeddings = config.flag("tie_embedding", out.tie_word_embeddings);
-  out.intermediate_size = lfm2_mlp_width(config, config.whole("block_ff_dim", out.intermediate_size, 1, most_features));
-}
-
-// Which layers of Qwen3.5 have a delta rule: all but every fourth, or what the config says.
-void read_qwen3_5(ConfigReader& config, DecoderConfig& out) {
-  const std::vector<std::string> layers = read_layer_types(config, out.num_hidden_layers, linear_attention);
-  const int64_t interval = config.whole("full_attention_interval", 4, 1, most_layers);
-  for (int64_t i = 0; i < out.num_hidden_layers; ++i)
-    out.delta_layers.push_back(!layers.empty() ? layers[static_cast<size_t>(i)] == linear_attention
-                                               : (i + 1) % interval != 0);
-  out.conv_taps = config.whole("linear_conv_kernel_dim", 4, 1, most_taps);
-  out.delta_key_heads = config.whole("linear_num_key_heads", 16, 1, most_heads);
-  out.delta_value_heads = config.whole("linear_num_value_heads", 32, 1, most_heads);
-  out.delta_key_dim = config.whole("linear_key_head_dim", 128, 1, most_heads);
-  out.delta_value_dim = config.whole("linear_value_head_dim", 128, 1, most_heads);
-  if (out.delta_value_heads % out.delta_key_heads)
-    config.problems().add("'linear_num_key_heads' = {} is no divisor of 'linear_num_value_heads' = {}",
-                          out.delta_key_heads, out.delta_value_heads);
+// Layers with a window have plain rotary positions of their own.
+Rope read_lfm3_rope(ConfigReader& config, DecoderConfig& out) {
+  Rope full{.theta = out.rope_theta, .scaling = out.rope_scaling};
+  if (out.convolutions() + std::ranges::count(out.sliding_layers, 1) < out.num_hidden_layers)
+    read_proportional_rope(config, full);
+  double& sliding_theta = out.local_rope_theta.emplace(Rope::default_theta);
+  if (out.has_windows()) read_sliding_rope(config, sliding_theta);
+  return full;
 }
 
 void check_rotary_dim(ConfigReader& config, const DecoderConfig& decoder) {
@@ -179,6 +86,17 @@ void check_mrope_section(ConfigReader& config, const DecoderConfig& decoder) {
     config.problems().add("'mrope_section' = [{}] does not divide the {} pairs of a head's features among {}",
                           fmt::join(section, ", "), pairs,
                           is_xdrope ? "position, width, height and image" : "time, height and width");
+}
+
+// As the family has it, those of layers with a window apart where they differ.
+Rope read_own_rope(ConfigReader& config, DecoderConfig& out) {
+  if (out.model_type == lfm3) return read_lfm3_rope(config, out);
+  const Rope usual{
+      out.rope_theta,   {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor, out.may_rotate_part,
+      out.norms_rotated};
+  if (out.model_type != gemma3) return read_rope(config, out.max_position_embeddings, usual);
+  return read_rope_by_layer(config, out.max_position_embeddings, usual,
+                            out.local_rope_theta.emplace(Rope::default_theta));
 }
 
 // The key of the MLP's activation, and its name.
@@ -217,19 +135,10 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.head_dim = config.whole_or_null("head_dim", most_heads)
                      .value_or(derives_head_dim ? out.hidden_size / out.num_attention_heads : out.head_dim);
   out.max_position_embeddings = config.whole("max_position_embeddings", out.max_position_embeddings, 1, most_positions);
-  if (model_type == mistral || model_type == ministral3) read_mistral_window(config, out);
-  if (model_type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
+  out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
+  read_layers(config, out);
   const bool has_mrope = out.has_row_axes();
-  const Rope usual{
-      out.rope_theta,   {}, out.mrope_section, out.mrope_interleaved, out.partial_rotary_factor, out.may_rotate_part,
-      out.norms_rotated};
-  if (model_type == gemma2 || model_type == gemma3)
-    read_gemma_windows(config, out);
-  else if (model_type != lfm2 && model_type != qwen3_5)
-    refuse_windows_by_layer(config);
-  const Rope rope = model_type == gemma3 ? read_rope_by_layer(config, out.max_position_embeddings, usual,
-                                                              out.local_rope_theta.emplace(Rope::default_theta))
-                                         : read_rope(config, out.max_position_embeddings, usual);
+  const Rope rope = read_own_rope(config, out);
   out.rope_theta = rope.theta;
   out.rope_scaling = rope.scaling;
   read_query_scaling(config, out);
@@ -241,10 +150,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.initializer_range = config.number("initializer_range", 0.02, 0, 1);
   if (config.has(embedding_range_key))
     out.embedding_initializer_range = config.number(embedding_range_key, std::nullopt, 0, 1e6);
-  out.tie_word_embeddings = config.flag("tie_word_embeddings", out.tie_word_embeddings);
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
-  if (model_type == lfm2) read_lfm2(config, out);
-  if (model_type == qwen3_5) read_qwen3_5(config, out);
 
   check_activation(config, out);
   refuse_unsupported(config, model_type);
@@ -273,13 +179,13 @@ nlohmann::json write(const DecoderConfig& config) {
     out["eos_token_id"] = config.eos_token_id[0];
   else
     out["eos_token_id"] = config.eos_token_id.empty() ? nlohmann::json() : nlohmann::json(config.eos_token_id);
-  if (config.model_type == mistral || config.model_type == ministral3) // where the key is missing, Mistral has a window
+  // Where the key is missing, Mistral and LFM3 have a window.
+  if (config.model_type == mistral || config.model_type == ministral3 || config.model_type == lfm3)
     out[window_key] = config.sliding_window == 0 ? nlohmann::json() : nlohmann::json(config.sliding_window);
   if (config.model_type == gemma2 || config.model_type == gemma3) {
     out[query_scale_key] = std::llround(std::pow(config.attention_multiplier, -2));
     out[window_key] = config.sliding_window;
-    for (const int64_t slides : config.sliding_layers)
-      out[layer_types_key].push_back(slides ? sliding_attention : full_attention);
+    out[layer_types_key] = layer_types_of(config);
     if (config.local_rope_theta) out["rope_local_base_freq"] = *config.local_rope_theta;
     const double caps[]{config.final_logit_softcapping, config.attn_logit_softcapping};
     if (config.model_type == gemma2) // which has them where the keys are missing
@@ -292,12 +198,15 @@ nlohmann::json write(const DecoderConfig& config) {
     out["logits_scaling"] = config.logits_scaling;
   }
   if (config.model_type == paddleocr || config.model_type == ernie) out[use_bias_key] = config.mlp_bias;
-  if (config.model_type == lfm2) {
-    out["block_auto_adjust_ff_dim"] = false;
+  if (config.operator_names) {
     out["conv_L_cache"] = config.conv_taps;
     out["conv_bias"] = config.conv_bias;
-    for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-      out[layer_types_key].push_back(config.has_convolution(i) ? convolution : full_attention);
+    out[layer_types_key] = layer_types_of(config);
+  }
+  if (config.model_type == lfm2) out["block_auto_adjust_ff_dim"] = false;
+  if (config.model_type == lfm3) {
+    out[head_gates_key] = config.head_gates;
+    out[post_norms_key] = config.post_norms;
   }
   if (config.model_type == qwen3_5) {
     out["linear_conv_kernel_dim"] = config.conv_taps;
@@ -305,14 +214,18 @@ nlohmann::json write(const DecoderConfig& config) {
     out["linear_num_value_heads"] = config.delta_value_heads;
     out["linear_key_head_dim"] = config.delta_key_dim;
     out["linear_value_head_dim"] = config.delta_value_dim;
-    for (int64_t i = 0; i < config.num_hidden_layers; ++i)
-      out[layer_types_key].push_back(config.has_delta_rule(i) ? linear_attention : full_attention);
+    out[layer_types_key] = layer_types_of(config);
   }
   if (!config.no_rope_layers.empty()) out["no_rope_layers"] = config.no_rope_layers;
   if (config.embedding_initializer_range) out[embedding_range_key] = *config.embedding_initializer_range;
   if (config.embedding_norm || config.final_logit_softcapping != 0) // some have one where the key is missing
     out[cap_key] =
         config.final_logit_softcapping == 0 ? nlohmann::json() : nlohmann::json(config.final_logit_softcapping);
+  if (config.model_type == lfm3) {
+    write_proportional_rope(out, {.theta = config.rope_theta, .scaling = config.rope_scaling},
+                            *config.local_rope_theta);
+    return out;
+  }
   write_rope(out, {config.rope_theta, config.rope_scaling, config.mrope_section, config.mrope_interleaved,
                    config.partial_rotary_factor, config.may_rotate_part});
   return out;
@@ -392,6 +305,7 @@ WeightLayout layout(const DecoderConfig& config) {
         for (size_t rotated = first; rotated < out.tensors.size(); ++rotated)
           out.tensors[rotated].pairs = {config.head_dim, config.rotary_dim()};
       add_linear(layer + "self_attn.v_proj", key, width, config.qkv_bias);
+      if (config.head_gates) add_linear(layer + "self_attn.gate_proj", config.num_attention_heads, width, false);
       if (config.qk_norm || config.qk_row_norm) {
         add_norm(layer + names.q_norm, config.qk_norm ? config.head_dim : attended);
         add_norm(layer + names.k_norm, config.qk_norm ? config.head_dim : key);
@@ -440,6 +354,7 @@ DecoderFamily llama_family() {
                     {hunyuan, "HunYuanDenseV1ForCausalLM"},
                     {hunyuan_vl, "HunYuanVLTextModel"},
                     {lfm2, "Lfm2ForCausalLM"},
+                    {lfm3, "Lfm3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
           .read = read,

@@ -2,6 +2,8 @@
 #pragma once
 #include "model/weights/model_family.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <string>
 
 namespace fvlm::llama {
@@ -12,19 +14,25 @@ inline constexpr const char* paddleocr = "paddleocr_vl_text";
 inline constexpr const char *glm_ocr = "glm_ocr_text", *glm4v = "glm4v_text", *glm4 = "glm4", *ernie = "ernie4_5";
 inline constexpr const char *hunyuan = "hunyuan_v1_dense", *hunyuan_vl = "hunyuan_vl_text";
 inline constexpr const char *mistral = "mistral", *ministral3 = "ministral3";
-inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text", *lfm2 = "lfm2", *qwen3_5 = "qwen3_5_text";
+inline constexpr const char *gemma2 = "gemma2", *gemma3 = "gemma3_text", *lfm2 = "lfm2", *lfm3 = "lfm3",
+                            *qwen3_5 = "qwen3_5_text";
 inline constexpr const char* embedding_range_key = "embedding_initializer_range"; // only our own configurations have it
 inline constexpr const char *layer_types_key = "layer_types", *window_key = "sliding_window",
                             *cap_key = "final_logit_softcapping", *score_cap_key = "attn_logit_softcapping",
                             *query_scale_key = "query_pre_attn_scalar";
 inline constexpr const char *full_attention = "full_attention", *sliding_attention = "sliding_attention",
                             *convolution = "conv", *linear_attention = "linear_attention";
+inline constexpr const char *head_gates_key = "use_attention_gate", *post_norms_key = "use_sandwich_norm"; // of LFM3
 inline constexpr const char* use_bias_key = "use_bias"; // of all linears
 inline constexpr const char* gelu_tanh = "gelu_pytorch_tanh";
 
 // The traits of a model_type, and the sizes that it has where config.json lacks them. A head_dim of 0 stands for
 // hidden_size / num_attention_heads, num_key_value_heads of 0 for num_attention_heads.
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type);
+
+// What each layer is, of a config whose sizes are read, and as layer_types says it.
+void read_layers(ConfigReader& config, DecoderConfig& out);
+nlohmann::json layer_types_of(const DecoderConfig& config);
 
 // Of tensors that are not called the same in all models.
 struct TensorNames {

@@ -330,9 +330,31 @@ DecoderConfig lfm2_defaults(ConfigReader&) {
   return out;
 }
 
+// Most of whose layers have convolutions, others a window.
+DecoderConfig lfm3_defaults(ConfigReader& config) {
+  DecoderConfig out = lfm2_defaults(config);
+  out.vocab_size = 128000;
+  out.hidden_size = 2048;
+  out.intermediate_size = 7680;
+  out.num_hidden_layers = 24;
+  out.num_attention_heads = 16;
+  out.num_key_value_heads = 4;
+  out.head_dim = 128;
+  out.rope_scaling.rotated_part = 0.5;
+  out.eos_token_id = {124900};
+  out.qkv_bias = out.out_bias = config.flag("attention_bias", false);
+  out.head_gates = config.flag(head_gates_key, true);
+  out.post_norms = config.flag(post_norms_key, true);
+  return out;
+}
+
 } // namespace
 
 TensorNames names_of(const DecoderConfig& config) {
+  if (config.model_type == lfm3)
+    return {"operator_norm",    "ffn_norm",           "embedding_norm",  "self_attn.q_norm",
+            "self_attn.k_norm", "self_attn.o_proj",   "feed_forward.w1", "feed_forward.w3",
+            "feed_forward.w2",  "post_operator_norm", "post_ffn_norm"};
   if (config.operator_names)
     return {"operator_norm",         "ffn_norm",           "embedding_norm",  "self_attn.q_layernorm",
             "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
@@ -350,16 +372,32 @@ TensorNames names_of(const DecoderConfig& config) {
 }
 
 DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
-  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{
-      {"llama", llama_defaults},        {mistral, mistral_defaults},   {ministral3, ministral3_defaults},
-      {"smollm3", smollm3_defaults},    {"granite", granite_defaults}, {"olmo2", olmo2_defaults},
-      {"qwen2", qwen2_defaults},        {"qwen3", qwen3_defaults},     {"nanochat", nanochat_defaults},
-      {"ghostvis", ghostvis_defaults},  {"gemma", gemma_defaults},     {gemma2, gemma2_defaults},
-      {gemma3, gemma3_defaults},        {qwen2_vl, qwen2_vl_defaults}, {qwen2_5_vl, qwen2_vl_defaults},
-      {qwen3_vl, qwen3_vl_defaults},    {lfm2, lfm2_defaults},         {qwen3_5, qwen3_5_defaults},
-      {paddleocr, paddleocr_defaults},  {ernie, ernie_defaults},       {glm4, glm4_defaults},
-      {glm_ocr, glm_ocr_defaults},      {glm4v, glm4v_defaults},       {hunyuan, hunyuan_defaults},
-      {hunyuan_vl, hunyuan_vl_defaults}};
+  static const std::map<std::string, DecoderConfig (*)(ConfigReader&)> all{{"llama", llama_defaults},
+                                                                           {mistral, mistral_defaults},
+                                                                           {ministral3, ministral3_defaults},
+                                                                           {"smollm3", smollm3_defaults},
+                                                                           {"granite", granite_defaults},
+                                                                           {"olmo2", olmo2_defaults},
+                                                                           {"qwen2", qwen2_defaults},
+                                                                           {"qwen3", qwen3_defaults},
+                                                                           {"nanochat", nanochat_defaults},
+                                                                           {"ghostvis", ghostvis_defaults},
+                                                                           {"gemma", gemma_defaults},
+                                                                           {gemma2, gemma2_defaults},
+                                                                           {gemma3, gemma3_defaults},
+                                                                           {qwen2_vl, qwen2_vl_defaults},
+                                                                           {qwen2_5_vl, qwen2_vl_defaults},
+                                                                           {qwen3_vl, qwen3_vl_defaults},
+                                                                           {lfm2, lfm2_defaults},
+                                                                           {lfm3, lfm3_defaults},
+                                                                           {qwen3_5, qwen3_5_defaults},
+                                                                           {paddleocr, paddleocr_defaults},
+                                                                           {ernie, ernie_defaults},
+                                                                           {glm4, glm4_defaults},
+                                                                           {glm_ocr, glm_ocr_defaults},
+                                                                           {glm4v, glm4v_defaults},
+                                                                           {hunyuan, hunyuan_defaults},
+                                                                           {hunyuan_vl, hunyuan_vl_defaults}};
   return all.at(model_type)(config);
 }
 

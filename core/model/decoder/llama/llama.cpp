@@ -133,6 +133,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       layer.delta.emplace(config, [&](const char* name) { return parameters.weight(layer_name(i, name)); });
     } else {
       layer.in = linear(i, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias);
+      if (config.head_gates) layer.gates = linear(i, {"self_attn.gate_proj"}, false);
       layer.out = linear(i, {names.out}, config.out_bias);
     }
     layer.up = config.gated_mlp && !config.fused_gate ? linear(i, {names.gate, names.up}, config.mlp_bias)
@@ -219,10 +220,10 @@ Value Llama::scaled_queries(Tape& tape, const Value& qkv, const at::Tensor& fact
   return ops::scale_columns(tape, qkv, config_.num_attention_heads * config_.head_dim, factors);
 }
 
-Llama::GatedRows Llama::without_gates(Tape& tape, const Value& qkv) const {
-  if (!config_.gated_attention) return {qkv, {}};
-  auto [rows, gates] = ops::split_gates(tape, qkv, config_.num_attention_heads, config_.head_dim);
-  return {std::move(rows), std::move(gates)};
+Llama::GatedRows Llama::without_gates(Tape& tape, const Value& qkv, const Value& gates) const {
+  if (!config_.gated_attention) return {qkv, gates};
+  auto [rows, of_features] = ops::split_gates(tape, qkv, config_.num_attention_heads, config_.head_dim);
+  return {std::move(rows), std::move(of_features)};
 }
 
 Value Llama::gated(Tape& tape, const Value& attended, const Value& gates) {
@@ -288,7 +289,7 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
   // One variable, so that what the tape does not keep is freed before the next operation but one.
   Value x = branch_input(tape, ops, stream, layer.attention_norm, input(layer.in.weight));
   Value gates;
-  if (layer.delta) gates = ops.linear(tape, x, layer.gates.weight, layer.gates.bias, pass);
+  if (layer.gates.weight.defined()) gates = ops.linear(tape, x, layer.gates.weight, layer.gates.bias, pass);
   x = ops.linear(tape, x, layer.in.weight, layer.in.bias, pass);
   x = mix(x, gates, input(layer.out.weight));
   x = ops.linear(tape, x, layer.out.weight, layer.out.bias, pass);
@@ -328,7 +329,7 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
       const auto mix = [&](const Value& rows, const Value& gates, const at::Tensor& into) {
         if (layer.convolves()) return ops::gated_convolution(inner, rows, layer.taps, within);
         if (layer.delta) return layer.delta->mix(inner, ops, rows, gates, segments);
-        const GatedRows parts = without_gates(inner, scaled_queries(inner, rows, factors));
+        const GatedRows parts = without_gates(inner, scaled_queries(inner, rows, factors), gates);
         const QueryKeyValue heads = heads_of(inner, ops, layer, parts.rows, angles);
         const at::Tensor& result = parts.gates.defined() ? at::Tensor() : into;
         return gated(inner,
@@ -382,36 +383,33 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
   Stream stream({residual}, false); // of layers with post_norms, which are computed as in the pass above
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const auto attend = [&](const Value& qkv, const ops::Operations::HeadNorms* norms) {
+    const auto attend = [&](const Value& qkv, const Value& gates, const ops::Operations::HeadNorms* norms) {
       const ops::PagedKeys keys{pages.keys(i), pages.values(i),   rows.page_table, rows.sequences,
                                 rows.lengths,  rows.has_ranges(), rows.first};
-      const GatedRows parts = without_gates(no_grad, scaled_queries(no_grad, qkv, factors));
+      const GatedRows parts = without_gates(no_grad, scaled_queries(no_grad, qkv, factors), gates);
       const Value attended(ops.append_and_attend(parts.rows, config_.num_attention_heads, keys, rows.positions,
                                                  rows.places, rows.are_independent(), layer.attention, norms));
       return gated(no_grad, attended, parts.gates);
     };
+    const auto mix = [&](const Value& in, const Value& gates, const at::Tensor&) {
+      if (layer.convolves())
+        return Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier));
+      if (layer.delta) return Value(layer.delta->mix(ops, in.data, gates.data, rows, pages.states[i]));
+      if (config_.post_norms || config_.norms_rotated)
+        return attend(heads_of(no_grad, ops, layer, in, angles).adjacent(config_.head_dim), gates, nullptr);
+      const ops::Operations::HeadNorms norms{factor_of(layer.q_norm), factor_of(layer.k_norm), config_.rms_norm_eps};
+      return attend(in, gates, config_.qk_norm ? &norms : nullptr);
+    };
     if (config_.post_norms) {
-      run_layer(no_grad, ops, layer, stream, [&](const Value& qkv, const Value&, const at::Tensor&) {
-        return attend(heads_of(no_grad, ops, layer, qkv, angles).adjacent(config_.head_dim), nullptr);
-      });
+      run_layer(no_grad, ops, layer, stream, mix);
       stream.branch = with_added(stream.branch, i);
       continue;
     }
-    const ops::Operations::HeadNorms norms{factor_of(layer.q_norm), factor_of(layer.k_norm), config_.rms_norm_eps};
     const auto of_normed = [&](const ops::Operations::Layer& linear) {
       return ops.linear_of_norm(no_grad, residual, factor_of(layer.attention_norm), residual_epsilon_, linear);
     };
-    const Value in = of_normed(layer.in);
-    Value mixed;
-    if (layer.convolves())
-      mixed = Value(ops::append_and_convolve(in.data, layer.taps, pages.layers[i], rows.places, *earlier));
-    else if (layer.delta)
-      mixed = Value(layer.delta->mix(ops, in.data, of_normed(layer.gates).data, rows, pages.states[i]));
-    else if (config_.norms_rotated)
-      mixed = attend(heads_of(no_grad, ops, layer, in, angles).adjacent(config_.head_dim), nullptr);
-    else
-      mixed = attend(in, config_.qk_norm ? &norms : nullptr);
-    residual = ops.linear(no_grad, mixed, layer.out, residual);
+    const Value in = of_normed(layer.in), gates = layer.gates.weight.defined() ? of_normed(layer.gates) : Value();
+    residual = ops.linear(no_grad, mix(in, gates, {}), layer.out, residual);
     Value inner =
         ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
     if (!has_swiglu()) inner = activated(no_grad, ops, inner);
@@ -435,9 +433,11 @@ double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
   // A row's key reads a state and is added to it, and its query reads one.
   const double rule = product_flops(width, 2 * keys + 3 * values + 2 * config_.delta_value_heads) +
                       3 * product_flops(config_.delta_key_dim, values);
-  const double row = attending * (product_flops(width, config_.query_rows() + 2 * kv) + product_flops(heads, width)) +
-                     convolving * product_flops(width, 4 * width) + ruled * rule +
-                     layers * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
+  const int64_t gates = config_.head_gates ? config_.num_attention_heads : 0;
+  const double row =
+      attending * (product_flops(width, config_.query_rows() + 2 * kv + gates) + product_flops(heads, width)) +
+      convolving * product_flops(width, 4 * width) + ruled * rule +
+      layers * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
   return with_backward({rows * row, pairs * attending * attention_pair_flops(heads)}, trains, inputs);
 }
 

@@ -35,7 +35,7 @@ class Llama : public Decoder {
     ops::Operations::Layer in, out;  // in: q, k and v as one, or what the convolution reads
     ops::ConvolutionTaps taps;       // of a layer with a convolution in place of attention
     std::optional<DeltaLayer> delta; // of one with a delta rule
-    ops::Operations::Layer gates;    // what it reads besides
+    ops::Operations::Layer gates;    // what the rule reads besides, or what makes the gates of heads
     ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
     ops::Weight attention_norm, mlp_norm, attention_post_norm, mlp_post_norm, q_norm, k_norm;
     ops::AttentionShape attention;
@@ -59,11 +59,12 @@ class Llama : public Decoder {
     ops::Heads q, k, v;
     Value adjacent(int64_t head_dim) const; // in one value, as append_and_attend() reads them; without a gradient
   };
-  // With the gates of what attention makes, where it has some, which it is then multiplied by.
+  // With the gates of what attention makes, where it has some, which it is then multiplied by. `gates`: those that no
+  // rows of q hold, if any.
   struct GatedRows {
     Value rows, gates;
   };
-  GatedRows without_gates(Tape& tape, const Value& qkv) const;
+  GatedRows without_gates(Tape& tape, const Value& qkv, const Value& gates) const;
   static Value gated(Tape& tape, const Value& attended, const Value& gates);
   // [rows, 1] by which the queries of rows are multiplied, all of whose positions are below `bound`; undefined where
   // they all stay as they are.
