@@ -6,9 +6,9 @@
 namespace fvlm::ops {
 
 struct ConvolutionTaps {
-  Weight weight; // [width, 1, taps], that of a row itself last
+  Weight weight; // [width, 1, taps], that of a row itself last; of patches of images [width, 1, side, side]
   Weight bias;   // [width]; undefined: none
-  int64_t count() const { return weight.value().size(2); }
+  int64_t count() const { return weight.value().numel() / weight.value().size(0); }
 };
 
 struct DeltaRule {

@@ -31,40 +31,62 @@ at::Tensor moved(const at::Tensor& rows, int64_t by) {
   return out;
 }
 
-// [width]: what the row so many rows before is multiplied by.
-at::Tensor tap(const ConvolutionTaps& taps, int64_t distance) {
-  return widened(taps.weight.value()).select(1, 0).select(1, taps.count() - 1 - distance);
+// [width]: what is multiplied by the tap so many before the last one.
+at::Tensor tap(const ConvolutionTaps& taps, int64_t before_last) {
+  return widened(taps.weight.value()).flatten(1).select(1, taps.count() - 1 - before_last);
 }
 
-// rows: by their distance, from 0 on.
-at::Tensor convolved(const ConvolutionTaps& taps, const std::vector<at::Tensor>& rows) {
-  at::Tensor sum = widened(rows[0]) * tap(taps, 0);
-  for (size_t distance = 1; distance < rows.size(); ++distance)
-    sum.addcmul_(widened(rows[distance]), tap(taps, static_cast<int64_t>(distance)));
+// `rows_at`: what each row reads for a tap, which is counted from the last one back.
+template <class RowsAt>
+at::Tensor convolved(const ConvolutionTaps& taps, const RowsAt& rows_at) {
+  at::Tensor sum = widened(rows_at(0)) * tap(taps, 0);
+  for (int64_t place = 1; place < taps.count(); ++place) sum.addcmul_(widened(rows_at(place)), tap(taps, place));
   return taps.bias.defined() ? sum.add_(widened(taps.bias.value())) : sum;
 }
 
-std::vector<at::Tensor> with_rows_before(const at::Tensor& rows, const at::Tensor& within) {
-  std::vector<at::Tensor> all{rows};
-  for (int64_t distance = 1; distance <= within.size(0); ++distance)
-    all.push_back(moved(rows, distance).mul_(within[distance - 1]));
-  return all;
-}
-
-void add_tap_gradients(const ConvolutionTaps& taps, const std::vector<at::Tensor>& rows, const at::Tensor& d_sum) {
+// The same for the taps' gradients, which are computed meanwhile.
+template <class RowsAt>
+at::Tensor convolved(const ConvolutionTaps& taps, const RowsAt& rows_at, const at::Tensor& d_sum) {
   if (taps.bias.defined() && taps.bias.requires_grad()) taps.bias.add_gradient(d_sum.sum(0));
-  if (!taps.weight.requires_grad()) return;
+  if (!taps.weight.requires_grad()) return convolved(taps, rows_at);
   std::vector<at::Tensor> by_tap;
-  for (auto one = rows.rbegin(); one != rows.rend(); ++one) by_tap.push_back((d_sum * *one).sum(0));
-  taps.weight.add_gradient(at::stack(by_tap, 1).unsqueeze(1));
+  at::Tensor sum = convolved(taps, [&](int64_t place) {
+    at::Tensor rows = rows_at(place);
+    by_tap.insert(by_tap.begin(), (d_sum * rows).sum(0));
+    return rows;
+  });
+  taps.weight.add_gradient(at::stack(by_tap, 1).view(taps.weight.value().sizes()));
+  return sum;
 }
 
-// Of what was convolved.
-at::Tensor rows_gradient(const ConvolutionTaps& taps, const at::Tensor& d_sum, const at::Tensor& within) {
-  at::Tensor d = d_sum * tap(taps, 0);
-  for (int64_t distance = 1; distance <= within.size(0); ++distance)
-    d.addcmul_(moved(d_sum * within[distance - 1], -distance), tap(taps, distance));
-  return d;
+// `read`: of rows and a tap, what each row reads of them; `returned`: of what rows have read, whose it was.
+template <class Read, class Returned>
+Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionTaps& taps, const Read& read,
+                        const Returned& returned) {
+  const auto rows_of = [read](const at::Tensor& all) {
+    return [read, rows = columns(all, Third::b) * columns(all, Third::x)](int64_t place) { return read(rows, place); };
+  };
+  const auto gated = [taps, rows_of](const at::Tensor& all) {
+    return (convolved(taps, rows_of(all)).mul_(columns(all, Third::c))).to(all.scalar_type());
+  };
+  Value y(gated(gates_and_x.data), tape.records(gates_and_x, taps.weight, taps.bias));
+  if (!y.requires_grad()) return y;
+  tape.set_recompute(y, [gated, all = gates_and_x.data] { return gated(all); });
+  tape.push([=, all = gates_and_x.data, in = gates_and_x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const at::Tensor d_sum = widened(d_y) * columns(all, Third::c);
+    at::Tensor sum = convolved(taps, rows_of(all), d_sum);
+    if (!in) return;
+    at::Tensor d = at::empty_like(all);
+    columns(d, Third::c).copy_(sum.mul_(d_y));
+    at::Tensor d_rows = returned(d_sum, 0) * tap(taps, 0);
+    for (int64_t place = 1; place < taps.count(); ++place) d_rows.addcmul_(returned(d_sum, place), tap(taps, place));
+    columns(d, Third::b).copy_(d_rows * columns(all, Third::x));
+    columns(d, Third::x).copy_(d_rows * columns(all, Third::b));
+    in->add(std::move(d));
+  });
+  return y;
 }
 
 } // namespace
@@ -79,30 +101,29 @@ at::Tensor rows_within_segments(const at::Tensor& cu_seqlens, int64_t rows, int6
 }
 
 Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionTaps& taps, const at::Tensor& within) {
-  const auto rows = [within](const at::Tensor& all) {
-    return with_rows_before(columns(all, Third::b) * columns(all, Third::x), within);
+  return gated_convolution(
+      tape, gates_and_x, taps,
+      [within](const at::Tensor& rows, int64_t distance) {
+        return distance == 0 ? rows : moved(rows, distance).mul_(within[distance - 1]);
+      },
+      [within](const at::Tensor& read, int64_t distance) {
+        return distance == 0 ? read : moved(read * within[distance - 1], -distance);
+      });
+}
+
+PatchSquares::PatchSquares(const at::Tensor& at_offsets)
+    : rows(at_offsets.clamp_min(0)), exists(at_offsets.ge(0).unsqueeze(2)) {}
+
+// The patch that one reads at an offset reads that one at the opposite offset.
+Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionTaps& taps,
+                        const PatchSquares& squares) {
+  const auto at_offset = [squares](const at::Tensor& rows, int64_t offset) {
+    return rows.index_select(0, squares.rows[offset]).mul_(squares.exists[offset]);
   };
-  const auto gated = [taps, rows](const at::Tensor& all) {
-    return (convolved(taps, rows(all)).mul_(columns(all, Third::c))).to(all.scalar_type());
-  };
-  Value y(gated(gates_and_x.data), tape.records(gates_and_x, taps.weight, taps.bias));
-  if (!y.requires_grad()) return y;
-  tape.set_recompute(y, [gated, all = gates_and_x.data] { return gated(all); });
-  tape.push([taps, within, rows, all = gates_and_x.data, in = gates_and_x.gradient, out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    const std::vector<at::Tensor> convolves = rows(all);
-    const at::Tensor d_sum = widened(d_y) * columns(all, Third::c);
-    add_tap_gradients(taps, convolves, d_sum);
-    if (!in) return;
-    at::Tensor d = at::empty_like(all);
-    columns(d, Third::c).copy_(convolved(taps, convolves).mul_(d_y));
-    const at::Tensor d_rows = rows_gradient(taps, d_sum, within);
-    columns(d, Third::b).copy_(d_rows * columns(all, Third::x));
-    columns(d, Third::x).copy_(d_rows * columns(all, Third::b));
-    in->add(std::move(d));
-  });
-  return y;
+  const int64_t last = taps.count() - 1;
+  return gated_convolution(
+      tape, gates_and_x, taps,
+      [=](const at::Tensor& rows, int64_t before_last) { return at_offset(rows, last - before_last); }, at_offset);
 }
 
 EarlierRows::EarlierRows(const at::Tensor& indices, const at::Tensor& sequences, const at::Tensor& page_table,
@@ -121,7 +142,9 @@ at::Tensor append_and_convolve(const at::Tensor& gates_and_x, const ConvolutionT
   pages.index_put_(Indices({places.select(0, 0), places.select(0, 1)}), rows[0]);
   for (const EarlierRows::Places& place : earlier.before)
     rows.push_back(pages.index(Indices({place.pages, place.rows})).masked_fill_(place.missing, 0));
-  return convolved(taps, rows).mul_(columns(gates_and_x, Third::c)).to(gates_and_x.scalar_type());
+  return convolved(taps, [&](int64_t distance) { return rows[static_cast<size_t>(distance)]; })
+      .mul_(columns(gates_and_x, Third::c))
+      .to(gates_and_x.scalar_type());
 }
 
 } // namespace fvlm::ops

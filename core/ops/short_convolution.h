@@ -1,6 +1,6 @@
-// LFM2's convolution of each feature by itself that reaches back over the last few rows of a sequence: of rows that
-// hold B, C and x side by side it makes C * conv(B * x). What it convolves is rounded as pages keep it, and summed in
-// float32 or wider. It is ATen's and needs no plugin.
+// LFM2's and LFM3's convolutions of each feature by itself, over the last few rows of a sequence or over the squares
+// around the patches of an image: of rows that hold B, C and x side by side they make C * conv(B * x). What they
+// convolve is rounded as pages keep it, and summed in float32 or wider. They are ATen's and need no plugin.
 #pragma once
 #include "ops/recurrence.h"
 #include "ops/tape.h"
@@ -14,6 +14,15 @@ at::Tensor rows_within_segments(const at::Tensor& cu_seqlens, int64_t rows, int6
 
 // `within`: rows_within_segments() with a reach of one less than the taps.
 Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionTaps& taps, const at::Tensor& within);
+
+// The rows of the patches around each one, line by line, by the offset from it.
+struct PatchSquares {
+  at::Tensor rows, exists; // int64 [offsets, rows]; bool [offsets, rows, 1]
+  PatchSquares() = default;
+  // `rows`: int64, below 0 where there is no such patch.
+  explicit PatchSquares(const at::Tensor& rows);
+};
+Value gated_convolution(Tape& tape, const Value& gates_and_x, const ConvolutionTaps& taps, const PatchSquares& squares);
 
 // Where the rows before those of a pass lie in the pages of their sequences.
 struct EarlierRows {

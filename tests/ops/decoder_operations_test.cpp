@@ -5,6 +5,7 @@
 #include "ops/rows.h"
 #include "ops/short_convolution.h"
 
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
@@ -246,6 +247,49 @@ TEST(DecoderOperations, ConvolutionsStayWithinTheirSegments) {
   for (int64_t tap = 0; tap < 3; ++tap)
     sum += taps.weight.value().select(1, 0).select(1, tap) * part(2 + tap, 0) * part(2 + tap, 2);
   expect_close(together[4], sum * part(4, 1), 1e-12, "a row by its definition");
+}
+
+namespace {
+
+// The patches around each one of a grid of 3 x 2 and one of 1 x 4, line by line, and three rows of padding.
+Tensor patches_around() {
+  std::vector<int64_t> around;
+  for (const auto& [first, lines, columns] : {std::array<int64_t, 3>{0, 3, 2}, {6, 1, 4}})
+    for (int64_t patch = 0; patch < lines * columns; ++patch)
+      for (int64_t line = patch / columns - 1; line <= patch / columns + 1; ++line)
+        for (int64_t column = patch % columns - 1; column <= patch % columns + 1; ++column) {
+          const bool is_inside = line >= 0 && line < lines && column >= 0 && column < columns;
+          around.push_back(is_inside ? first + line * columns + column : -1);
+        }
+  around.resize(13 * 9, -1);
+  return at::tensor(around, at::kLong).view({13, 9}).t();
+}
+
+} // namespace
+
+TEST(DecoderOperations, ConvolutionsOfPatchesHaveTheirDerivatives) {
+  Bench b;
+  const Value x = b.input({13, 9});
+  const ConvolutionTaps taps{Weight(b.parameter("taps", {3, 1, 3, 3})), {}};
+  b.expect_true_gradients(
+      [&](Tape& tape) { return std::vector{gated_convolution(tape, x, taps, PatchSquares(patches_around()))}; });
+}
+
+TEST(DecoderOperations, ConvolutionsOfPatchesAreThoseOfEachImage) {
+  Bench b;
+  const Value x = b.input({13, 9});
+  x.data.narrow(0, 10, 3).fill_(std::nan("")); // padding
+  const ConvolutionTaps taps{Weight(b.parameter("taps", {3, 1, 3, 3})), {}};
+  Tape none(Tape::Mode::forward_only);
+  const Tensor made = gated_convolution(none, x, taps, PatchSquares(patches_around())).data;
+  for (const auto& [first, lines, columns] : {std::array<int64_t, 3>{0, 3, 2}, {6, 1, 4}}) {
+    const auto part = [&, count = lines * columns, begin = first](int64_t which) {
+      return x.data.narrow(0, begin, count).narrow(1, 3 * which, 3);
+    };
+    const Tensor image = (part(0) * part(2)).t().reshape({1, 3, lines, columns});
+    const Tensor convolved = at::conv2d(image, taps.weight.value(), {}, 1, 1, 1, 3).flatten(2)[0].t();
+    expect_close(made.narrow(0, first, lines * columns), convolved * part(1), 1e-12, fmt::format("{} lines", lines));
+  }
 }
 
 // Rows of two sequences, a few at a time, in pages of two rows that lie in any order.
