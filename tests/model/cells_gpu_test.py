@@ -41,8 +41,12 @@ def trained(name, recipe, *options):
     return [{key: line.get(key) for key in ("loss", "gradient_norm", "time.graph")} for line in metrics(name)]
 
 
+# A step of AdamW is as large for a gradient that is rounding alone as for any other: with large steps runs drift apart.
+SMALL_STEPS = "--set stages.sft.optimizer.lr=1e-4"
+
+
 def on_cpu(recipe):
-    return trained(f"cpu-{recipe}", recipe, "--device cpu")
+    return trained(f"cpu-{recipe}", recipe, "--device cpu", SMALL_STEPS)
 
 
 def on_gpu(name, recipe, *options):
@@ -107,7 +111,8 @@ class OnGpu(unittest.TestCase):
     def assert_same_steps(self, recipe):
         """In float32, and the first one in bf16."""
         right = on_cpu(recipe)
-        exact, rounded = on_gpu(f"fp32-{recipe}", recipe, "--set precision=fp32", "--max-steps 6"), on_gpu(f"bf16-{recipe}", recipe, "--max-steps 1")
+        exact = on_gpu(f"fp32-{recipe}", recipe, SMALL_STEPS, "--set precision=fp32", "--max-steps 6")
+        rounded = on_gpu(f"bf16-{recipe}", recipe, SMALL_STEPS, "--max-steps 1")
         for step, (ours, theirs) in enumerate(zip(exact, right, strict=True)):
             self.assertAlmostEqual(ours["loss"] / theirs["loss"], 1, delta=1e-4, msg=f"step {step}")
             self.assertAlmostEqual(ours["gradient_norm"] / theirs["gradient_norm"], 1, delta=1e-3, msg=f"step {step}")
@@ -130,7 +135,8 @@ class OnGpu(unittest.TestCase):
         self.assert_same_steps("lora.lua")
 
     def test_numbers_are_those_of_a_cpu(self):
-        right = traced("cpu", "fp32")
+        """In bf16 gradients are as near to those in float32 as a CPU's in bf16, whose noise depends on the batch."""
+        right, rounded_on_cpu = traced("cpu", "fp32"), traced("cpu", "bf16")
         exact, rounded = traced("cuda", "fp32"), traced("cuda", "bf16")
         floor = 0.01 * max(tensor.abs().max().item() for name, tensor in right.items() if name.startswith("grad."))
         self.assertEqual(exact.keys(), right.keys())
@@ -138,8 +144,9 @@ class OnGpu(unittest.TestCase):
             scale = max(tensor.abs().max().item(), floor if name.startswith("grad.") else 0)
             self.assertLessEqual((exact[name] - tensor).abs().max().item(), 1e-4 * scale, name)
             if tensor.abs().max() >= floor and tensor.numel() > 1:
-                cosine = torch.nn.functional.cosine_similarity(rounded[name].flatten().double(), tensor.flatten().double(), 0).item()
-                self.assertGreaterEqual(cosine, 0.99, f"{name} in bf16")
+                cosine, of_cpu = (torch.nn.functional.cosine_similarity(all_of[name].flatten().double(), tensor.flatten().double(), 0).item()
+                                  for all_of in (rounded, rounded_on_cpu))
+                self.assertGreaterEqual(cosine, min(0.99, 1 - 2 * (1 - of_cpu)), f"{name} in bf16")
         self.assertAlmostEqual(rounded["loss"].item() / right["loss"].item(), 1, delta=0.01)
 
     def test_tokens_are_those_of_a_cpu(self):
