@@ -6,6 +6,7 @@
 #include "model/loading.h"
 #include "model/weights/end_tokens.h"
 #include "ops/torch_threads.h"
+#include "recipe/placeholders.h"
 
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
@@ -130,6 +131,8 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
     for (const Sample& sample : packed) frames += frames_of(sample) / sample.copies;
     Sample padding{at::zeros_like(shown->frames.narrow(0, 0, 1)), {{{0}, {false}}}};
     if (!shown->grids.empty()) padding.grids = {{1, 1}};
+    if (reader.positions.axes == RowAxes::canvas) // an image has a token before it
+      padding.texts = {{{0, visual_placeholder}, {false, false}}};
     packed.resize(packed.size() + static_cast<size_t>(padded_frames(frames) - frames), padding);
   }
   Tape no_grad(Tape::Mode::forward_only);
