@@ -284,16 +284,17 @@ function fvlm.hunyuan_vl(table) end
 function fvlm.mistral3(table) end
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL and MiniCPM-V.
+---LFM2-VL, LFM3-VL and MiniCPM-V.
 ---@class fvlm.Lfm2Vl
 ---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `2`.
 ---@field hidden? integer Numbers between the two linears. Default: `2560`.
 ---@field bias? boolean Whether the linears have biases. Default: `true`.
 ---@field norm? boolean Whether squares are normalized. Default: `true`.
----@field norm_eps? number The epsilon of this norm; MiniCPM-V has 1e-6. Default: `1e-5`.
+---@field norm_patches? boolean Whether patches are normalized, as in LFM3-VL, and not the squares of them. Default: `false`.
+---@field norm_eps? number The epsilon of this norm; LFM3-VL and MiniCPM-V have 1e-6. Default: `1e-5`.
 
 ---Squares of patches side by side in one row each, a LayerNorm, and two linears with a GELU between them, as in
----LFM2-VL and MiniCPM-V.
+---LFM2-VL, LFM3-VL and MiniCPM-V.
 ---@param table fvlm.Lfm2Vl
 ---@return fvlm.Lfm2Vl
 function fvlm.lfm2_vl(table) end

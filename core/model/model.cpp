@@ -28,6 +28,15 @@ ArenaOptions with_frozen_base(ArenaOptions options, const Adapters& adapters) {
   return options;
 }
 
+// What published models have behind encoders of cells.
+const char* usual_connector(const VisionConfig& encoder) {
+  const std::string& type = encoder.model_type;
+  if (type == "pixtral") return "fvlm.mistral3";
+  const bool is_lfm =
+      encoder.rows_as_text || encoder.canvas || type == "siglip2_vision_model" || type == "lfm3_vl_vision";
+  return is_lfm ? "fvlm.lfm2_vl" : "fvlm.qwen2_vl";
+}
+
 } // namespace
 
 Model::Model(const ModelConfig& config, const ArenaOptions& options)
@@ -42,11 +51,7 @@ Model::Model(const ModelConfig& config, const ArenaOptions& options)
         ErrorKind::data,
         "the connector '{}' reads frames that are whole images, and those of the encoder '{}' are cells of images",
         config.connector->name(), config.vision.model_type)
-        .advise("use the connector {}", config.vision.model_type == "pixtral" ? "fvlm.mistral3"
-                                        : config.vision.rows_as_text || config.vision.canvas ||
-                                                config.vision.model_type == "siglip2_vision_model"
-                                            ? "fvlm.lfm2_vl"
-                                            : "fvlm.qwen2_vl");
+        .advise("use the connector {}", usual_connector(config.vision));
   attach_adapters(*parameters_, config.adapters, dropout_seed_);
   if (config.vision.canvas && config.decoder.row_axes() != RowAxes::mrope)
     throw Error(ErrorKind::data,

@@ -1,5 +1,5 @@
-"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR, GLM-4.1V, HunyuanOCR or VideoLLaMA 3 on a GPU, with heads as wide as those of the published models, images of several sizes
-and, with the Qwens, a video: in float32
+"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, LFM3-VL, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR, GLM-4.1V, HunyuanOCR or VideoLLaMA 3 on a GPU, with heads as wide as those of the published models, images of several sizes
+and, with the Qwens and LFM3-VL, a video: in float32
 its steps, gradients and tokens are those of the CPU but for rounding, in bf16 they are close to them; captured steps are those that ran
 one operation after the other, to the bit, and it is plugins that attend.
 
@@ -14,7 +14,7 @@ from picture_questions import PROMPTS, answer, engine, folder, load_file, make, 
 
 SIZES = [(32, 24), (8, 8), (17, 60), (64, 33), (40, 40)]  # 4 x 3, 1, 2 x 8, 8 x 4 and 5 x 5 cells; windows have 2 x 2
 STEPS = 40
-HAS_VIDEOS = FAMILY.startswith("qwen")
+HAS_VIDEOS = FAMILY.startswith("qwen") or FAMILY == "lfm3_vl"
 
 
 CELL = 12 if FAMILY == "gemma4" else 8  # pixels along its side
@@ -61,9 +61,9 @@ def final_weights(name):
 
 @functools.cache
 def batch():
-    """Three samples: a question about an image, one about an image and a video of two moments of two frames, and one about none. Qwen3-VL's
-    and Qwen3.5's texts have room between the moments, so that each is a picture of its own."""
-    moments = [[1, 7, 1, 2], [1, 7, 1, 2]] if FAMILY in ("qwen3_vl", "qwen3_5") else [[1, 7, 2, 2]] if HAS_VIDEOS else [[1, 7, 1, 1]]
+    """Three samples: a question about an image, one about an image and a video of two moments of two frames, and one about none. Qwen3-VL's,
+    Qwen3.5's and LFM3-VL's texts have room between the moments, so that each is a picture of its own."""
+    moments = [[1, 7, 1, 2], [1, 7, 1, 2]] if FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl") else [[1, 7, 2, 2]] if HAS_VIDEOS else [[1, 7, 1, 1]]
     grids, lengths = torch.tensor([[4, 3, 1, 1], [2, 5, 1, 1], *moments]), torch.tensor([20, 33, 9])
     cells = grids.prod(1)
     generator = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""What Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 answer about picture files and videos beside transformers with its processor and the folder's own chat
+"""What Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and LFM3-VL answer about picture files and videos beside transformers with its processor and the folder's own chat
 template.
 
 usage: qwen2_vl_pictures_test.py FVLM_ENGINE CHAT_TEMPLATE; exit 77 where transformers is missing."""
@@ -16,7 +16,7 @@ from qwen2_vl_processor import processor_of
 import torch
 from safetensors.torch import save_file
 from PIL import Image, ImageDraw
-from transformers import (PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+from transformers import (Lfm3VlConfig, Lfm3VlForConditionalGeneration, PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
                           Qwen2VLForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLConfig,
                           Qwen3VLForConditionalGeneration)
 
@@ -44,11 +44,16 @@ MODELS = {
                                                 "mrope_interleaved": True, "partial_rotary_factor": 1.0}},
         **TOKENS, vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2,
                                  "num_position_embeddings": 49})),
+    "lfm3_vl": (Lfm3VlForConditionalGeneration, Lfm3VlConfig(
+        text_config={key: value for key, value in TEXT.items() if key != "rope_parameters"} | {
+            "model_type": "lfm3", "head_dim": 16, "layer_types": ["sliding_attention", "conv"], "sliding_window": 20}, **TOKENS,
+        projector_hidden_size=40, vision_config={"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 2,
+                                                 "num_key_value_heads": 1})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 28 * 28 * 24}
 OWN_IMAGES = {"qwen3_vl": {"patch_size": 16, "min_pixels": 4096, "max_pixels": 32 * 32 * 24, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}}
-OWN_IMAGES["qwen3_5"] = OWN_IMAGES["qwen3_vl"]
+OWN_IMAGES["qwen3_5"] = OWN_IMAGES["lfm3_vl"] = OWN_IMAGES["qwen3_vl"]
 # Without a file of its own, videos have the limits of images.
 QWEN3_VIDEOS = OWN_IMAGES["qwen3_vl"] | {"video_processor_type": "Qwen3VLVideoProcessor", "max_pixels": 32 * 32 * 200}
 SIZES = [(60, 90), (301, 77), (28, 28), (200, 190)]  # the second and the last are shrunk
@@ -104,7 +109,8 @@ class Pictures(unittest.TestCase):
                         content += [{"type": "image"}] * (place > 0) + [{"type": "text", "text": text}] * bool(text)
                     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
                     inputs = processor(text=text, images=[Image.open(folder / f"{one}.png") for one in pictures], return_tensors="pt")
-                    inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).long()
+                    if name != "lfm3_vl":  # whose rows have positions as text has them
+                        inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).long()
                     right = model.generate(**inputs, max_new_tokens=LENGTH, min_new_tokens=LENGTH, do_sample=False, eos_token_id=1000,
                                            pad_token_id=0)
                     shown = [word for one in pictures for word in ("--image", folder / f"{one}.png")]

@@ -1,7 +1,8 @@
-"""The processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 folders; the last is Qwen3-VL's. Their own processors of videos need torchvision; here the processor of
+"""The processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and LFM3-VL folders; that of Qwen3.5 is Qwen3-VL's. Their own processors of videos need torchvision; here the processor of
 images makes the pixels of each frame, and texts and times of videos are transformers'."""
 import torch
 from transformers import BatchFeature
+from transformers.models.lfm3_vl.processing_lfm3_vl import Lfm3VlProcessor
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
@@ -29,7 +30,8 @@ class VideoProcessor:
 
 
 def processor_of(folder, words, template, family="qwen2_vl"):
-    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor}[family]
+    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor,
+            "lfm3_vl": Lfm3VlProcessor}[family]
     kind = type("Processor", (base,), {"check_argument_for_proper_class": lambda *_: None})
     images = Qwen2VLImageProcessorPil.from_pretrained(folder)
     return kind(images, words, VideoProcessor(images), chat_template=template)

@@ -1,4 +1,4 @@
-"""Folders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 against transformers: logits, loss and every gradient on texts with images and videos of any
+"""Folders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and LFM3-VL against transformers: logits, loss and every gradient on texts with images and videos of any
 size inside, generated tokens, and folders that go through the engine and back.
 
 usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -8,12 +8,13 @@ import shutil
 import unittest
 
 from byte_tokenizer import tokenizer
+from cell_folders import edit
 from with_transformers import changed_copy, draw, engine, folder as root, run
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
+from transformers import (Lfm3VlConfig, Lfm3VlForConditionalGeneration, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
                           Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration)
 
 IMAGE, VIDEO = 256, 257
@@ -28,6 +29,11 @@ OF_QWEN3_5 = TEXT | {"num_hidden_layers": 4, "head_dim": 32, "rms_norm_eps": 0.1
                      "layer_types": ["linear_attention"] * 3 + ["full_attention"],
                      "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
                                          "partial_rotary_factor": 0.25}}
+OF_LFM3 = {key: value for key, value in TEXT.items() if key != "rope_parameters"} | {
+    "model_type": "lfm3", "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 8, "layer_types": ["conv", "sliding_attention", "full_attention"],
+    "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e2}}}
+OF_LFM3_VISION = {"num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1}
 VISION = {"depth": 3, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_heads": 2, "num_position_embeddings": 25}
 MODELS = {
     "qwen2_vl": (Qwen2VLForConditionalGeneration, Qwen2VLConfig(
@@ -48,6 +54,13 @@ MODELS = {
     "qwen3_5_tied": (Qwen3_5ForConditionalGeneration, Qwen3_5Config(
         text_config=OF_QWEN3_5 | {"num_hidden_layers": 2, "layer_types": None, "full_attention_interval": 2}, **TOKENS,
         tie_word_embeddings=True, vision_config=VISION | {"patch_size": 8})),
+    "lfm3_vl": (Lfm3VlForConditionalGeneration, Lfm3VlConfig(
+        text_config=dict(OF_LFM3), **TOKENS, projector_hidden_size=40, vision_config=dict(OF_LFM3_VISION))),
+    "lfm3_vl_wide": (Lfm3VlForConditionalGeneration, Lfm3VlConfig(
+        text_config=OF_LFM3 | {"use_sandwich_norm": False, "use_attention_gate": False, "conv_L_cache": 3}, **TOKENS, projector_bias=False,
+        tie_word_embeddings=False, projector_hidden_size=24,
+        vision_config=OF_LFM3_VISION | {"patch_size": 8, "spatial_merge_size": 3, "num_key_value_heads": 2, "conv_kernel_size": 5, "norm_eps": 1e-2,
+                                        "layer_types": ["full_attention", "conv", "full_attention", "conv"]})),
 }
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
           "min_pixels": 3136, "max_pixels": 12845056}
@@ -66,7 +79,11 @@ def tolerance(name):
 
 def labels_steps(model):
     """Whether the text says of each step of a video when it is, so that all steps are as images."""
-    return model.config.model_type in ("qwen3_vl", "qwen3_5")
+    return model.config.model_type in ("qwen3_vl", "qwen3_5", "lfm3_vl")
+
+
+def has_row_axes(model):
+    return model.config.model_type != "lfm3_vl"
 
 
 def shown(model, rows, columns, steps):
@@ -129,7 +146,7 @@ def inputs(model, batch):
     merge, patch = model.config.vision_config.spatial_merge_size, model.config.vision_config.patch_size
     for text, pictures, own in zip(texts(model, batch), PICTURES[batch], cells(side_of(model), batch)):
         types = [{IMAGE: 1, VIDEO: 2}.get(token, 0) for token in text]
-        given = {"input_ids": torch.tensor([text]), "mm_token_type_ids": torch.tensor([types])}
+        given = {"input_ids": torch.tensor([text])} | ({"mm_token_type_ids": torch.tensor([types])} if has_row_axes(model) else {})
         rows_of = {"image": [], "video": []}
         for (rows, columns, steps), of_picture in zip(pictures, own.split([squares([picture]) for picture in pictures])):
             moments = of_picture.reshape(max(1, steps), -1, rows * columns, 3, side_of(model), side_of(model)).transpose(1, 2)
@@ -146,9 +163,13 @@ def inputs(model, batch):
 
 
 def part_name(name):
+    name = name.replace("g_proj.", "gate_proj.").replace("vision_tower.patch_embed.", "vision_tower.patchifier.")  # LFM3-VL's
+    if name.startswith("model.vision_tower."):
+        name = name.replace("_norm.", "_layernorm.") if "self_attn" in name else name
     for theirs, ours in (("model.visual.merger.norm.", "ln_q."), ("model.visual.merger.linear_fc1.", "mlp.0."),
                          ("model.visual.merger.linear_fc2.", "mlp.2."), ("model.visual.merger.", ""),
-                         ("model.visual.deepstack_merger_list.", "deepstack_merger_list."), ("model.visual.", "vision."), ("model.language_model.", "decoder.model."),
+                         ("model.visual.deepstack_merger_list.", "deepstack_merger_list."), ("model.visual.", "vision."), ("model.vision_tower.", "vision."),
+                         ("model.multi_modal_projector.", ""), ("model.language_model.", "decoder.model."),
                          ("lm_head.", "decoder.lm_head.")):
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
@@ -260,6 +281,21 @@ class QwenVl(unittest.TestCase):
                     self.assertIn(word, said)
                 self.assertFalse((root / "refused").exists())
 
+    def test_folders_of_lfm3_vl_that_do_not_fit_are_refused(self):
+        for config, tensors, *words in (
+                (edit("vision_config", "conv_kernel_size")(2), None, "vision_config", "'conv_kernel_size' = 2"),
+                (edit("vision_config", "conv_kernel_size")(5), None, 'conv.spatial_conv.weight" has the shape [32, 1, 3, 3]', "[32, 1, 5, 5]"),
+                (edit("vision_config", "layer_types")(["mamba"] * 4), None, "vision_config", "an entry is conv or full_attention"),
+                (edit("vision_config", "num_key_value_heads")(3), None, "vision_config", "is no divisor of 'num_attention_heads' = 2"),
+                (edit("vision_config", "rope_parameters", "rope_theta")(100.0), None, "vision_config", "a theta of 1000000"),
+                (edit("projector_hidden_act")("silu"), None, "'projector_hidden_act' = \"silu\"", "only gelu is"),
+                (edit("text_config", "layer_types")(["conv"] * 3), None, 'model.layers.1.conv.in_proj.weight" is missing'),
+                (None, lambda tensors: tensors.pop("model.multi_modal_projector.layer_norm.bias"), 'layer_norm.bias" is missing')):
+            with self.subTest(words[-1]):
+                said = run(engine, "import", "--model", changed_copy(root / "lfm3_vl", config, tensors), "--out", root / "refused", code=4)
+                for word in words:
+                    self.assertIn(word, said)
+
     def test_layers_that_draft_tokens_are_passed_over(self):
         drafting = changed_copy(root / "qwen3_5", tensors=lambda tensors: tensors.update(
             {"mtp.fc.weight": torch.ones(48, 96), "mtp.layers.0.input_layernorm.weight": torch.ones(48), "mtp.norm.weight": torch.ones(48)}))
@@ -270,7 +306,7 @@ class QwenVl(unittest.TestCase):
         self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in before.items()))
 
     def test_the_flat_config_of_published_folders(self):
-        for name in models:
+        for name in filter(lambda name: has_row_axes(models[name]), models):
             with self.subTest(name):
                 source, flat = root / name, root / f"{name}.flat"
                 flat.mkdir()

@@ -1,4 +1,4 @@
-"""The way of a Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5 that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
+"""The way of a Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 or LFM3-VL that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
 and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: qwen2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
@@ -11,8 +11,8 @@ import unittest
 from unittest import mock
 
 FAMILY = sys.argv.pop(3)
-HAS_DELTA_RULE = FAMILY == "qwen3_5"  # in the first of two layers
-LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5")
+HAS_DELTA_RULE, HAS_CONVOLUTION = FAMILY == "qwen3_5", FAMILY == "lfm3_vl"  # in the first of two layers
+LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl")
 
 import peft
 from picture_questions import answer, draw_picture, engine, folder, inputs_of, loaded, losses, make, run, torch, weights
@@ -36,18 +36,20 @@ def setUpModule():
 
 
 class QwenVl(CellPictures):
-    sizes, decoder, end = SIZES, "model.layers.", "<|im_end|>\n"
-    linears = ("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight")  # the last two of Qwen3.5
+    sizes, decoder, end = SIZES, "language_model.layers." if HAS_CONVOLUTION else "model.layers.", "<|im_end|>\n"
+    linears = ("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight", "feed_forward.w")  # those of Qwen3.5, and of LFM3-VL
 
     def frames_in(self, inputs):
         return inputs["image_grid_thw"].prod(1).sum().item() // 4
 
 
 class Training(QwenVl, VideoTraining, CellTraining, unittest.TestCase):
-    attending = LAYERS - HAS_DELTA_RULE
+    attending = LAYERS - (HAS_DELTA_RULE or HAS_CONVOLUTION)
 
     def uncounted(self, counted):
-        """Less what the engine counts of a delta rule besides: three products of each row's key with a head's state, in three passes."""
+        """Convolutions, less what the engine counts of a delta rule besides: three products of each row's key with a head's state, in three passes."""
+        if HAS_CONVOLUTION:
+            return sum(count for operation, count in counted.get_flop_counts()["Global"].items() if "convolution" in str(operation))
         if not HAS_DELTA_RULE:
             return 0
         rows = sum(inputs_of(self.processor, "Which number?", [f"question-{number}.png"])["input_ids"].shape[1]
@@ -62,7 +64,7 @@ class Training(QwenVl, VideoTraining, CellTraining, unittest.TestCase):
             super().test_floating_point_operations_are_those_that_pytorch_counts()
 
     def test_two_ranks_share_texts_and_their_positions(self):
-        if not HAS_DELTA_RULE:
+        if not HAS_DELTA_RULE and not HAS_CONVOLUTION:
             return super().test_two_ranks_share_texts_and_their_positions()
         self.expect_two_ranks_refused()
 
@@ -74,7 +76,7 @@ class Training(QwenVl, VideoTraining, CellTraining, unittest.TestCase):
         self.assertAlmostEqual(found["loss"], trained, delta=2e-4)
 
     def test_a_new_recipe_has_room_for_a_part_of_a_long_video(self):
-        """100 steps of 25 cells, or with Qwen3-VL and Qwen3.5 as many as their limit for a whole video makes; the decoder has 2048 positions."""
+        """100 steps of 25 cells, or with Qwen3-VL, Qwen3.5 and LFM3-VL as many as their limit for a whole video makes; the decoder has 2048 positions."""
         frames = [draw_picture(number, (40, 40)).quantize(8) for number in range(200)]
         video = io.BytesIO()
         frames[0].save(video, "gif", save_all=True, append_images=frames[1:], duration=1000)

@@ -74,7 +74,8 @@ def setUpModule():
     (folder / "qwen2-vl" / "preprocessor_config.json").write_text(json.dumps(
         {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
          "min_pixels": 56 * 56, "max_pixels": 28 * 28 * 12}))
-    tool("make-qwen2-vl", folder / "qwen3-vl", "--tokenizer", folder / "words", "--family", "qwen3_vl")
+    for name in ("qwen3-vl", "lfm3-vl"):
+        tool("make-qwen2-vl", folder / name, "--tokenizer", folder / "words", "--family", name.replace("-", "_"))
     tool("make-mistral3", folder / "ministral3", "--tokenizer", folder / "words")
     tool("make-paddleocr-vl", folder / "paddleocr-vl", "--tokenizer", folder / "words")
     tool("make-minicpm", folder / "minicpm", "--tokenizer", folder / "words")
@@ -85,7 +86,7 @@ def setUpModule():
     tool("make-hunyuan-ocr", folder / "hunyuan-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
+    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
                  "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
@@ -95,7 +96,7 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
+    for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
                  "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
@@ -170,6 +171,9 @@ class WholeModels(unittest.TestCase):
     def test_qwen3_vl_shares_pages_of_pictures_with_their_deepstack(self):
         self.check("qwen3-vl.model")
 
+    def test_lfm3_vl_shares_pages_of_cells_and_convolutions(self):
+        self.check("lfm3-vl.model")
+
     def test_ministral3_reads_cells(self):
         self.check("ministral3.model")
 
@@ -212,7 +216,7 @@ class WholeModels(unittest.TestCase):
         video = {"type": "video", "video": [data_url(frame) for frame in clip]}
         image = {"type": "image_url", "image_url": {"url": data_url(clip[0])}}
         words = {"type": "text", "text": "What happens?"}
-        for model in ("qwen2-vl.model", "qwen3-vl.model", "glm4v.model"):
+        for model in ("qwen2-vl.model", "qwen3-vl.model", "lfm3-vl.model", "glm4v.model"):
             with self.subTest(model), Server(model=model) as server:
                 takes = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
                 self.assertEqual((takes["video_frames"], takes["video_part"]), (64, True))

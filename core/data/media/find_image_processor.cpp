@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <string>
 
 namespace fvlm {
@@ -56,8 +58,9 @@ std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, c
   // Older folders of Qwen2-VL and Qwen2.5-VL, and those of SmolVLM2, have one file for both.
   const auto of_both = folder / "preprocessor_config.json";
   const std::string type_of_model = model_type_in(folder);
-  const bool needs_own = type_of_model.starts_with("qwen3_vl") || type_of_model.starts_with("qwen3_5") ||
-                         *traits_of(images.tile_form).before_video;
+  constexpr std::array newer{"qwen3_vl", "qwen3_5", "lfm3_vl"};
+  const bool needs_own = *traits_of(images.tile_form).before_video ||
+                         std::ranges::any_of(newer, [&](const char* type) { return type_of_model.starts_with(type); });
   if (!exists(of_both) || needs_own) return std::nullopt;
   const Json config = read_json_object(of_both, max_bytes);
   const auto type = config.find("image_processor_type");

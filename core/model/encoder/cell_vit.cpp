@@ -26,6 +26,7 @@ namespace {
 
 // int32 [2, patches]: the line and the column of each patch in its image.
 constexpr const char* positions_map = "encoder.positions";
+constexpr const char* around_map = "encoder.patches_around"; // see CellVit::patches_around()
 // int64 [slots]: the cell at each place of the windows' order; and int64 [patches]: where each patch is in that order.
 constexpr const char *cells_map = "encoder.window_cells", *patches_map = "encoder.window_places";
 constexpr const char* windows_map = "encoder.windows";                       // segments
@@ -144,10 +145,15 @@ CellVit::CellVit(const VisionConfig& config, const Traits& traits, Parameters& p
       return all;
     };
     const bool is_whole = std::ranges::count(config.fullatt_block_indexes, i) > 0;
-    Layer& layer = layers_.emplace_back(Layer{norm(stem + traits.before_attention), norm(stem + traits.before_mlp),
-                                              linears(traits.qkv), linears({traits.out})[0], linears(traits.up),
-                                              linears({traits.down})[0], has_windows() && !is_whole});
-    if (traits.q_norm) {
+    const Traits::Convolution* convolution = config.has_convolution(i) ? traits.convolution : nullptr;
+    Layer& layer =
+        layers_.emplace_back(Layer{norm(stem + traits.before_attention), norm(stem + traits.before_mlp),
+                                   linears(convolution ? std::vector{convolution->in} : traits.qkv),
+                                   linears({convolution ? convolution->out : traits.out})[0], linears(traits.up),
+                                   linears({traits.down})[0], has_windows() && !is_whole});
+    if (convolution) {
+      layer.taps.weight = parameters.weight(stem + convolution->taps + ".weight");
+    } else if (traits.q_norm) {
       layer.q_norm = parameters.weight(stem + traits.q_norm + ".weight");
       layer.k_norm = parameters.weight(stem + traits.k_norm + ".weight");
     }
@@ -239,6 +245,7 @@ void CellVit::add_maps(PackMaps& maps, const CellLayout& layout) const {
     maps.segments[windows_map].positions = at::Tensor();
   }
   maps.tensors[positions_map] = positions.to(layout.device);
+  if (!config_.conv_layers.empty()) maps.tensors[around_map] = patches_around(layout).to(layout.device);
   if (squares.defined()) maps.tensors[squares_map] = squares.flatten().to(layout.device);
 }
 
@@ -287,16 +294,16 @@ std::vector<Value> CellVit::forward_with_layers(Tape& tape, Operations& ops, con
   Value x = embedded(tape, ops, frames, maps);
   std::vector<Value> out(1);
   const Segments windows = has_windows() ? maps.segments.at(windows_map) : Segments();
-  const at::Tensor positions = maps.tensors.at(positions_map);
+  const Places places = places_of(maps);
   const auto merging = static_cast<size_t>(merger_ ? config_.insert_layer_id : std::ssize(layers_));
   const Segments squares = merger_ ? maps.segments.at(squares_of_patches_map) : Segments();
   const Segments unmerged = merger_ ? unmerged_images(images) : images;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const Segments& segments = layer.attends_to_windows ? windows : i <= merging ? unmerged : images;
-    const auto block = [this, &ops, &layer, segments, positions, squares,
+    const auto block = [this, &ops, &layer, segments, places, squares,
                         merges = i == merging](Tape& inner, const std::vector<Value>& in) {
-      const Value y = pass(inner, ops, layer, in[0], segments, positions);
+      const Value y = pass(inner, ops, layer, in[0], segments, places);
       return std::vector<Value>{merges ? merged(inner, ops, y, squares) : y};
     };
     x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
@@ -311,6 +318,37 @@ std::array<int64_t, 2> CellVit::place_in_cell(int64_t patch) const {
   const int64_t square = config_.merged_side(), across = config_.spatial_merge_size / square,
                 place = patch / (square * square), inner = patch % (square * square);
   return {place / across * square + inner / square, place % across * square + inner % square};
+}
+
+CellVit::Places CellVit::places_of(const PackMaps& maps) const {
+  Places places{maps.tensors.at(positions_map), {}};
+  if (!config_.conv_layers.empty()) places.squares = ops::PatchSquares(maps.tensors.at(around_map));
+  return places;
+}
+
+at::Tensor CellVit::patches_around(const CellLayout& layout) const {
+  const int64_t side = config_.spatial_merge_size, patches = side * side, reach = config_.conv_kernel_size / 2;
+  std::vector<int64_t> around;
+  int64_t first = 0; // patch of the step
+  for (const ImageGrid& image : layout.images)
+    for (int64_t step = 0; step < image.steps; ++step, first += image.step_cells() * patches)
+      for (int64_t patch = 0; patch < image.step_cells() * patches; ++patch) {
+        const int64_t cell = patch / patches;
+        const auto [inner_line, inner_column] = place_in_cell(patch % patches);
+        const int64_t own_line = cell / image.columns * side + inner_line,
+                      own_column = cell % image.columns * side + inner_column;
+        for (int64_t line = own_line - reach; line <= own_line + reach; ++line)
+          for (int64_t column = own_column - reach; column <= own_column + reach; ++column) {
+            const bool is_inside =
+                line >= 0 && column >= 0 && line < image.rows * side && column < image.columns * side;
+            around.push_back(is_inside ? first + (line / side * image.columns + column / side) * patches +
+                                             line % side * side + column % side
+                                       : -1);
+          }
+      }
+  const int64_t rows = layout.slots * patches, offsets = config_.conv_kernel_size * config_.conv_kernel_size;
+  around.resize(static_cast<size_t>(rows * offsets), -1);
+  return at::tensor(around, at::kLong).view({rows, offsets}).t().contiguous();
 }
 
 // The segments of images whose squares of patches have not been merged.
@@ -338,12 +376,18 @@ double CellVit::image_flops(const ImageGrid& image, bool trains) const {
              rows_of_step = static_cast<double>(image.step_cells() * patches);
   Windows windows;
   if (has_windows()) windows.add(image, window_side());
-  double pairs = 0, layers_of_rows = 0; // of all layers; rows that are merged count as their part of the patches
+  // Of all layers; rows that are merged count as their part of the patches.
+  double pairs = 0, row = 0;
+  const int64_t keys = config_.key_heads() * config_.head_dim();
+  const double mlp_of_row = (is_gated_ ? 3 : 2) * product_flops(width, config_.intermediate_size),
+               attention_of_row = 2 * product_flops(width, width) + 2 * product_flops(width, keys),
+               convolution_of_row = 4 * product_flops(width, width);
   int64_t index = 0;
   const auto merged = static_cast<double>(config_.merged_side() * config_.merged_side());
   for (const Layer& layer : layers_) {
     const double share = merger_ && index++ > config_.insert_layer_id ? 1 / merged : 1;
-    layers_of_rows += share;
+    row += share * (mlp_of_row + (layer.convolves() ? convolution_of_row : attention_of_row));
+    if (layer.convolves()) continue;
     if (!layer.attends_to_windows)
       pairs += rows * rows_of_step * share * share;
     else
@@ -357,10 +401,8 @@ double CellVit::image_flops(const ImageGrid& image, bool trains) const {
     of_merger = rows * 4 * product_flops(width, width) +
                 rows / merged * (product_flops(square * width, mlp) + product_flops(mlp, width));
   }
-  const double layer =
-      4 * product_flops(width, width) + (is_gated_ ? 3 : 2) * product_flops(width, config_.intermediate_size);
   const ForwardFlops embed{product_flops(patch_weight_.value().size(1), width) * rows, 0},
-      layers{layer * rows * layers_of_rows + of_merger, attention_pair_flops(width) * pairs};
+      layers{row * rows + of_merger, attention_pair_flops(width) * pairs};
   return with_backward(embed, trains, false) + with_backward(layers, trains, trains);
 }
 
@@ -392,32 +434,33 @@ Value CellVit::Linear::operator()(Tape& tape, Operations& ops, const Value& x, c
 }
 
 Value CellVit::attend(Tape& tape, Operations& ops, const Layer& layer, const Value& normed, const Segments& segments,
-                      const at::Tensor& positions) const {
-  const int64_t heads = config_.num_attention_heads, dim = config_.head_dim(), width = heads * dim;
+                      const Places& places) const {
+  const int64_t heads = config_.num_attention_heads, kv = config_.key_heads(), dim = config_.head_dim();
   const Value first = layer.qkv[0](tape, ops, normed);
-  ops::Heads q{first, 0, heads}, k{first, width, heads}, v{first, 2 * width, heads};
+  if (layer.convolves()) return ops::gated_convolution(tape, first, layer.taps, places.squares);
+  ops::Heads q{first, 0, heads}, k{first, heads * dim, kv}, v{first, (heads + kv) * dim, kv};
   if (layer.qkv.size() > 1) {
-    k = {layer.qkv[1](tape, ops, normed), 0, heads};
-    v = {layer.qkv[2](tape, ops, normed), 0, heads};
+    k = {layer.qkv[1](tape, ops, normed), 0, kv};
+    v = {layer.qkv[2](tape, ops, normed), 0, kv};
   }
   const double epsilon = config_.layer_norm_eps;
   if (layer.q_norm.defined()) {
     q = {ops.rmsnorm_heads(tape, q, dim, layer.q_norm, epsilon), 0, heads};
-    k = {ops.rmsnorm_heads(tape, k, dim, layer.k_norm, epsilon), 0, heads};
+    k = {ops.rmsnorm_heads(tape, k, dim, layer.k_norm, epsilon), 0, kv};
   }
   ops::AttentionShape shape{dim};
   if (norms_branches_) {
     for (ops::Heads* turned : {&q, &k}) turned->value = ops::swap_inner_quarters(tape, turned->value, dim);
-    v = {ops.rmsnorm_heads(tape, v, dim, {}, epsilon), 0, heads};
+    v = {ops.rmsnorm_heads(tape, v, dim, {}, epsilon), 0, kv};
     shape.score_factor = std::sqrt(static_cast<double>(dim));
   }
-  if (rotates_) ops.rotate(tape, q, k, v, positions, positions, dim, rotary_);
+  if (rotates_) ops.rotate(tape, q, k, v, places.positions, places.positions, dim, rotary_);
   return ops.attention(tape, q, k, v, segments, segments, shape);
 }
 
 Value CellVit::pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
-                    const at::Tensor& positions) const {
-  const Value read = attend(tape, ops, layer, layer.before_attention(tape, ops, x), segments, positions);
+                    const Places& places) const {
+  const Value read = attend(tape, ops, layer, layer.before_attention(tape, ops, x), segments, places);
   if (norms_branches_) return finish_normed(tape, ops, layer, x, read);
   const Value attended = layer.out(tape, ops, read, x);
   const Value normed = layer.before_mlp(tape, ops, attended);

@@ -1,5 +1,5 @@
-// CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to
-// Qwen3.5, Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, GLM-4.1V, HunyuanOCR and Gemma 4, which
+// CellVit: the vision transformers that read images of any size, some of them videos too: those of Qwen2-VL to Qwen3.5,
+// Pixtral, SigLIP 2, MiniCPM-V, PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, GLM-4.1V, HunyuanOCR, LFM3-VL and Gemma 4, which
 // differ in a few traits and in what their weights are called. A frame is a cell of an image, the square of patches
 // that becomes one row of the decoder, or the same square of a few frames of a video, whose steps are as images here.
 // Queries and keys are rotated by the patch's line, and by its column: the first half of a head's frequencies is for
@@ -8,11 +8,13 @@
 // one layer, and have a cell's patches square by square from the beginning. From Qwen3-VL on patches have learned
 // positions besides, those of a square grid interpolated to the image's, and so have PaddleOCR-VL's; SigLIP 2's and
 // HunyuanOCR's have such positions alone. Gemma 4's have two besides, one of the line and one of the column, and the
-// first half of each of its heads is rotated by the column, the second by the line.
+// first half of each of its heads is rotated by the column, the second by the line. In place of attention some of
+// LFM3-VL's layers have a convolution over the patches around each one.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
 #include "model/pack.h"
+#include "ops/short_convolution.h"
 
 #include <array>
 #include <optional>
@@ -47,6 +49,11 @@ class CellVit : public Encoder {
       const char *after_attention, *after_mlp;
     };
     const NormedBranches* normed_branches = nullptr;
+    // Of layers that have a gated convolution in place of attention: VisionConfig::conv_layers.
+    struct Convolution {
+      const char *in, *taps, *out;
+    };
+    const Convolution* convolution = nullptr;
     const char* merger = nullptr; // what merges squares of patches, see VisionConfig::insert_layer_id
   };
   CellVit(const VisionConfig& config, const Traits& traits, Parameters& parameters);
@@ -74,14 +81,22 @@ class CellVit : public Encoder {
   };
   struct Layer {
     VitNorm before_attention, before_mlp;
-    std::vector<Linear> qkv; // one for all, or clipped ones
+    std::vector<Linear> qkv; // one for all, or clipped ones; or what the convolution reads
     Linear out;
     std::vector<Linear> up; // as qkv
     Linear down;
     bool attends_to_windows;
     ops::Weight q_norm = {}, k_norm = {};         // undefined: there are none
     VitNorm after_attention = {}, after_mlp = {}; // see Traits::NormedBranches
+    ops::ConvolutionTaps taps = {};               // defined where it has a convolution
+    bool convolves() const { return taps.weight.defined(); }
   };
+  // Where the patches of a pack are in their images.
+  struct Places {
+    at::Tensor positions;
+    ops::PatchSquares squares; // where layers have convolutions
+  };
+  Places places_of(const PackMaps& maps) const;
   // The attention of a square's patches to each other, without an MLP, and what makes one row of a square.
   struct Merger {
     Layer layer;
@@ -96,13 +111,15 @@ class CellVit : public Encoder {
   at::Tensor squares_of(const CellLayout& layout) const;
   // [slots, 3, H, W], or with all frames of their steps [slots, frames, 3, H, W], in the order of windows.
   at::Tensor cells_of(const at::Tensor& frames, const PackMaps& maps) const;
+  // int64 [offsets, rows]: the patches around each one that its convolutions read, see ops::PatchSquares.
+  at::Tensor patches_around(const CellLayout& layout) const;
   // The line and the column of a cell's patch in the cell.
   std::array<int64_t, 2> place_in_cell(int64_t patch) const;
   Value embedded(Tape& tape, Operations& ops, const at::Tensor& frames, const PackMaps& maps) const;
   Value attend(Tape& tape, Operations& ops, const Layer& layer, const Value& normed, const Segments& segments,
-               const at::Tensor& positions) const;
+               const Places& places) const;
   Value pass(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Segments& segments,
-             const at::Tensor& positions) const;
+             const Places& places) const;
   Segments unmerged_images(const Segments& images) const;
   // Rows of squares, of those of their patches.
   Value merged(Tape& tape, Operations& ops, const Value& x, const Segments& squares) const;

@@ -77,7 +77,7 @@ bool is_packable(std::string_view name, std::span<const int64_t> shape) {
   const auto is = [name](std::string_view module) { return name.ends_with(std::string(module) + ".weight"); };
   return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
          name.find("emb") == name.npos && !name.ends_with(head_name) && !is("linear_attn.in_proj_a") &&
-         !is("linear_attn.in_proj_b");
+         !is("linear_attn.in_proj_b") && !is("patchifier");
 }
 
 bool is_packable_head(std::string_view name, std::span<const int64_t> shape) {

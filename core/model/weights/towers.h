@@ -34,8 +34,9 @@ struct VisionConfig {
   int64_t hidden_size = 0;
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
-  int64_t intermediate_size = 0; // of the MLP: hidden_size * mlp_ratio
-  int64_t image_size = 0;        // at which the position embedding was trained
+  int64_t num_key_value_heads = 0; // 0: as many as of queries
+  int64_t intermediate_size = 0;   // of the MLP: hidden_size * mlp_ratio
+  int64_t image_size = 0;          // at which the position embedding was trained
   int64_t patch_size = 0;
   int64_t num_channels = 0;
   double layer_norm_eps = 0;
@@ -80,6 +81,10 @@ struct VisionConfig {
   int64_t spatial_merge_size = 0; // 0: frames are images
   int64_t temporal_patch_size = 0, out_hidden_size = 0;
   int64_t tokens_per_second = 0; // by which positions in time grow in a video; 0: by one from step to step
+  // Of each layer 1, or 0: it has a gated convolution over the squares of conv_kernel_size x conv_kernel_size patches
+  // of an image in place of attention. Empty: none has.
+  std::vector<int64_t> conv_layers;
+  int64_t conv_kernel_size = 0;
   // Pixels along each side of the windows that all layers but these attend to; 0: all attend to whole images.
   int64_t window_size = 0;
   std::vector<int64_t> fullatt_block_indexes;
@@ -94,6 +99,10 @@ struct VisionConfig {
   std::string vision_feature_select_strategy = "full";
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  int64_t key_heads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
+  bool has_convolution(int64_t layer) const {
+    return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
+  }
   bool reads_cells() const { return spatial_merge_size > 0; }
   // Patches along each side of the squares that become one row each.
   int64_t merged_side() const { return insert_layer_id >= 0 ? 2 : 1; }

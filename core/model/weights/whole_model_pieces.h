@@ -43,6 +43,7 @@ WholeModelFamily::Configs read_video_llama_3(ConfigReader& reader);
 WholeModelFamily::Configs read_glm(ConfigReader& reader, const std::string& family);
 WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader);
+WholeModelFamily::Configs read_lfm3_vl(ConfigReader& reader);
 WholeModelFamily::Configs read_minicpm(ConfigReader& reader, const std::string& vision); // its model_type
 WholeModelFamily::Configs read_minicpm47(ConfigReader& reader);
 

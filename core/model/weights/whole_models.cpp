@@ -310,6 +310,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
        /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
       {"lfm2_vl", read_lfm2_vl, llava_names},
+      {"lfm3_vl", read_lfm3_vl, llava_names},
       {"minicpmv4_6", [](ConfigReader& reader) { return read_minicpm(reader, "minicpmv4_6_vision"); }, minicpm_names()},
       {"minicpmv4_7", read_minicpm47, minicpm_names()},
       {"minicpm_ocr", [](ConfigReader& reader) { return read_minicpm(reader, "minicpm_ocr_vision"); }, minicpm_names()},

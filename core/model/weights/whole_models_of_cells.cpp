@@ -1,5 +1,5 @@
 // Whole models whose encoders read images in cells: PaddleOCR-VL, VideoLLaMA 3, GLM-OCR, GLM-4.1V, HunyuanOCR,
-// LFM2-VL and MiniCPM-V.
+// LFM2-VL, LFM3-VL and MiniCPM-V.
 #include "model/weights/model_family.h"
 #include "model/weights/whole_model_pieces.h"
 
@@ -98,6 +98,18 @@ WholeModelFamily::Configs read_hunyuan_vl(ConfigReader& reader) {
   return out;
 }
 
+namespace {
+
+Json lfm_projector(ConfigReader& reader, const Json& vision, int64_t usual_width) {
+  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
+  return {{"kind", "lfm2_vl"},
+          {"factor", ConfigReader(vision, reader.where()).whole("spatial_merge_size", 2, 1, 64)},
+          {"hidden", reader.whole("projector_hidden_size", usual_width, 1, most_features)},
+          {"bias", reader.flag("projector_bias", true)}};
+}
+
+} // namespace
+
 WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   constexpr const char* factor = "downsample_factor"; // how many patches a cell has each way
@@ -109,13 +121,22 @@ WholeModelFamily::Configs read_lfm2_vl(ConfigReader& reader) {
   // Whatever the text model says.
   out.decoder.erase("tie_embedding");
   out.decoder["tie_word_embeddings"] = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", true));
-  reader.refuse_unless(reader.text("projector_hidden_act", "gelu") == "gelu", "projector_hidden_act", "only gelu is");
-  out.connector = {{"kind", "lfm2_vl"},
-                   {"factor", out.vision["spatial_merge_size"]},
-                   {"hidden", reader.whole("projector_hidden_size", 2560, 1, most_features)},
-                   {"bias", reader.flag("projector_bias", true)},
-                   {"norm", reader.flag("projector_use_layernorm", true)}};
+  out.connector = lfm_projector(reader, out.vision, 2560);
+  out.connector["norm"] = reader.flag("projector_use_layernorm", true);
   out.image_token_id = image_token(reader, 396);
+  return out;
+}
+
+WholeModelFamily::Configs read_lfm3_vl(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "lfm3_vl_vision";
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "lfm3";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true); // whatever the text model says
+  out.connector = lfm_projector(reader, out.vision, 4096);
+  out.connector.update({{"norm_patches", true}, {"norm_eps", 1e-6}});
+  out.image_token_id = image_token(reader, 125030);
   return out;
 }
 

@@ -25,6 +25,7 @@ try:
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
     from transformers.models.internvl import processing_internvl
+    from transformers.models.lfm3_vl import processing_lfm3_vl
     from transformers.models.llava.processing_llava import LlavaProcessor
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
     from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
@@ -94,6 +95,7 @@ GlmProcessor = alone(Glm46VProcessor)
 Glm4vProcessorAlone = alone(Glm4vProcessor)
 PaddleOCRVLProcessor = alone(processing_paddleocr_vl.PaddleOCRVLProcessor)
 Qwen2VLProcessor = alone(processing_qwen2_vl.Qwen2VLProcessor)
+Lfm3VlProcessor = alone(processing_lfm3_vl.Lfm3VlProcessor)
 
 
 def tokenizer_with(template, **named):
@@ -225,12 +227,19 @@ class Processors(unittest.TestCase):
         self.assertTrue(numpy.array_equal(pixels, theirs.ravel()))
 
     def test_qwen2_vl(self):
+        self.expect_cells_of_qwen2_vl(Qwen2VLProcessor, 14)
+
+    def test_lfm3_vl(self):
+        self.expect_cells_of_qwen2_vl(Lfm3VlProcessor, 16, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+
+    def expect_cells_of_qwen2_vl(self, kind, patch, **values):
         """In the template of its folder, and in ChatML, which writes the same but for the template's own system turn."""
+        side = 2 * patch
         words = tokenizer_with((templates / "qwen2vl.jinja").read_text(), start="<|vision_start|>", end="<|vision_end|>", image="<|image_pad|>",
                                video="<|video_pad|>")
         words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
-        images = Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 12})
-        processor = Qwen2VLProcessor(images, words, None, chat_template=words.chat_template)
+        images = Qwen2VLImageProcessorPil(patch_size=patch, size={"shortest_edge": 4 * side * side, "longest_edge": side * side * 12}, **values)
+        processor = kind(images, words, None, chat_template=words.chat_template)
         samples = [*(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)])
                      for size in ((64, 48), (97, 31), (28, 28), (200, 190), (5, 7))),
                    ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 40)]),
@@ -238,7 +247,7 @@ class Processors(unittest.TestCase):
                      said("assistant", "It is late.")], [picture(40, 90), picture(30, 30), picture(60, 200)])]
         system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
         for options in ([], ["chatml"]):
-            lines, pixels, image = self.processed(processor, 28, 1, samples, "<|image_pad|>", *options)
+            lines, pixels, image = self.processed(processor, side, 1, samples, "<|image_pad|>", *options)
             at = 0
             for line, (messages, shown) in zip(lines, samples):
                 text = processor.apply_chat_template(messages, tokenize=False)
@@ -246,8 +255,8 @@ class Processors(unittest.TestCase):
                 ours = json.loads(line)
                 self.assertEqual([image if token < 0 else token for token in ours["ids"]], theirs["input_ids"][0].tolist())
                 # Lines of patches of a cell, which are there twice, as of two moments.
-                patches = theirs["pixel_values"].reshape(-1, 2, 2, 3, 2, 14, 14)
-                cells = patches[:, :, :, :, 0].transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, 28, 28)
+                patches = theirs["pixel_values"].reshape(-1, 2, 2, 3, 2, patch, patch)
+                cells = patches[:, :, :, :, 0].transpose(0, 3, 1, 4, 2, 5).reshape(-1, 3, side, side)
                 self.assertEqual(ours["frames"], len(cells))
                 self.assertTrue(numpy.array_equal(pixels[at:at + cells.size], cells.ravel()), line)
                 at += cells.size

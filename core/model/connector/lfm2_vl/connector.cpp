@@ -1,4 +1,4 @@
-// The connector of LFM2-VL and MiniCPM-V: a decoder row for every square of factor x factor patches.
+// The connector of LFM2-VL, LFM3-VL and MiniCPM-V: a decoder row for every square of factor x factor patches.
 #include "model/connector/framewise.h"
 #include "model/connector/lfm2_vl/settings.h"
 #include "model/encoder/vit_layer.h"
@@ -9,7 +9,8 @@ namespace {
 class Lfm2VlConnector : public FramewiseConnector {
  public:
   Lfm2VlConnector(const connector::Lfm2Vl& settings, const Parts& parts, Parameters& parameters)
-      : FramewiseConnector(parts), factor_(settings.factor), hidden_(settings.hidden) {
+      : FramewiseConnector(parts), factor_(settings.factor), hidden_(settings.hidden),
+        norms_patches_(settings.norm_patches) {
     const auto linear = [&](const std::string& stem) -> Operations::Layer {
       return {parameters.weight(stem + ".weight"), settings.bias ? parameters.weight(stem + ".bias") : ops::Weight()};
     };
@@ -21,8 +22,12 @@ class Lfm2VlConnector : public FramewiseConnector {
 
  private:
   Value connect(Tape& tape, Operations& ops, const Input& input, AttentionMaps*) const override {
-    const Value squares = squares_of_patches(tape, input, factor_);
-    return ops.gelu_mlp(tape, norm_.weight.defined() ? norm_(tape, ops, squares) : squares, first_, second_);
+    const auto normed = [&](const Value& rows, bool applies) {
+      return norm_.weight.defined() && applies ? norm_(tape, ops, rows) : rows;
+    };
+    Input patches = input;
+    patches.hidden = normed(input.hidden, norms_patches_);
+    return ops.gelu_mlp(tape, normed(squares_of_patches(tape, patches, factor_), !norms_patches_), first_, second_);
   }
 
   ForwardFlops connect_flops(int64_t tokens) const override {
@@ -34,6 +39,7 @@ class Lfm2VlConnector : public FramewiseConnector {
   }
 
   int64_t factor_, hidden_;
+  bool norms_patches_;
   VitNorm norm_; // an undefined weight: there is none
   Operations::Layer first_, second_;
 };
