@@ -26,7 +26,7 @@ TEST(GlmConfig, ReadsWhatItWrites) {
   for (const Json& config :
        {Json{{"model_type", "glm4"}}, Json{{"model_type", "glm4"}, {"partial_rotary_factor", 1.0}},
         Json{{"model_type", "ernie4_5"}, {"use_bias", true}}, Json{{"model_type", "glm_ocr_text"}},
-        Json{{"model_type", "glm4v_text"}},
+        Json{{"model_type", "glm4v_text"}, {"partial_rotary_factor", 0.5}},
         Json{{"model_type", "glm_ocr_text"},
              {"head_dim", 128},
              {"rope_parameters", {{"mrope_section", {16, 8, 8}}, {"partial_rotary_factor", 0.5}}}}})
