@@ -54,7 +54,7 @@ MODELS = {  # and what llama.cpp calls the architecture
     "qwen3": (Qwen3Config, {}, "qwen3"),
     "ernie4_5": (Ernie4_5Config, {"head_dim": 16, "tie_word_embeddings": True}, "ernie4_5"),
     "glm4": (Glm4Config, {"head_dim": 16, "attention_bias": True}, "glm4"),
-    "lfm2": (Lfm2Config, Lfm3Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
+    "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
     "gemma4": (Gemma4TextConfig, GEMMA4, "gemma4"),
     "qwen3_5": (Qwen3_5TextConfig, QWEN3_5, "qwen35"),
 }
