@@ -3,7 +3,6 @@ OpenAI's forms; what has to be a call is one, whatever the model is.
 
 usage: serve_tools_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
 import json
-import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -14,12 +13,10 @@ except ImportError as error:
     print(f"Skipped\nthe package openai is not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-from against_oracle import engine, folder, tool
+from against_oracle import folder, tool
 from byte_tokenizer import tokenizer
 from running_server import Server, user
-
-import torch
-from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
+from talking_model import train_on
 
 TEMPLATE = Path(__file__).parents[1] / "jinja" / "chat_templates" / "qwen25.jinja"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -29,18 +26,6 @@ OTHER = {"type": "function", "function": {"name": "now"}}
 CALLS = [{"city": "Oslo", "days": 3}, {"city": "Rome", "days": 1}]
 SYSTEM = {"role": "system", "content": "Help."}
 ASKED, RETURNED, SAID = "Oslo and Rome?", "rain", "Take a coat."
-RECIPE = """local fvlm = require "fvlm"
-return fvlm.recipe {
-  name = "tools",
-  model = fvlm.model { vision = "vision", decoder = "decoder", connector = fvlm.mlp {} },
-  fvlm.stage "sft" {
-    data = fvlm.mix { { "talk.jsonl" }, max_text_tokens = 1024, max_frames = 1, chat_template = "default" },
-    objective = fvlm.next_token { on = "answer" },
-    optimizer = fvlm.adamw { lr = 1e-2, weight_decay = 0 },
-    schedule = fvlm.cosine { to_share = 0.1 }, samples = 400, batch = 2,
-  },
-}
-"""
 
 
 def call(number, arguments):
@@ -48,20 +33,11 @@ def call(number, arguments):
 
 
 def setUpModule():
-    torch.manual_seed(1)
-    Dinov2Model(Dinov2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)).save_pretrained(folder / "vision")
-    LlamaForCausalLM(LlamaConfig(vocab_size=260, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, pad_token_id=None,
-                                 bos_token_id=None, eos_token_id=258, max_position_embeddings=2048)).save_pretrained(folder / "decoder")
-    (folder / "decoder" / "tokenizer.json").write_text(tokenizer())
-    (folder / "decoder" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE.read_text()}))
     calls = [call(number, arguments) for number, arguments in enumerate(CALLS)]
     begun = [SYSTEM, {"role": "user", "content": ASKED}, {"role": "assistant", "tool_calls": calls}]
     returned = [{"role": "tool", "tool_call_id": one["id"], "content": RETURNED} for one in calls]
     talks = [{"messages": begun, "tools": [TOOL]}, {"messages": [*begun, *returned, {"role": "assistant", "content": SAID}], "tools": [TOOL]}]
-    (folder / "talk.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
-    (folder / "tools.lua").write_text(RECIPE)
-    trained = subprocess.run([engine, "train", "tools.lua", "--run-dir", "run"], cwd=folder, capture_output=True, text=True)
-    assert trained.returncode == 0, trained.stderr
+    train_on(talks, tokenizer(), TEMPLATE.read_text())
 
 
 class Tools(unittest.TestCase):
