@@ -13,6 +13,7 @@
 #include "cli/tensor_module.h"
 #include "data/chat.h"
 #include "data/samples/question.h"
+#include "data/stop_texts.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
 #include "grammar/json_schema.h"
@@ -175,7 +176,8 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   }
 
   const bool json = parsed.flag("json");
-  StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));
+  StreamingDetokenizer stream(*tokenizer);
+  StopTexts stops(parsed.values("stop"));
   std::string text;
   const auto emit = [&](const std::string& piece) {
     text += piece;
@@ -184,20 +186,21 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
     std::fflush(stdout);
   };
   const auto answer = answerer.answer(prompt.sample, options, [&](const infer::GeneratedToken& token) {
-    emit(stream.add(static_cast<TokenId>(token.id)));
-    return !stream.stopped();
+    emit(stops.add(stream.add(static_cast<TokenId>(token.id))));
+    return !stops.found();
   });
-  emit(stream.finish());
+  emit(stops.add(stream.finish(), false));
+  emit(stops.finish());
   if (json) {
     Json document = answer_json(answer, text);
-    document["stopped"] = stream.stopped();
+    document["stopped"] = stops.found();
     fmt::print("{}", dump(document));
     return 0;
   }
   fmt::print("\n");
   log_info("{}, {}, {}{} in {:.2f} s: {:.1f} tokens/s", counted(answer.frames, "frame"),
            counted(answer.prompt, "prompt token"), counted(std::ssize(answer.ids), "new token"),
-           answer.ended || stream.stopped() ? "" : ", not finished", answer.seconds,
+           answer.ended || stops.found() ? "" : ", not finished", answer.seconds,
            tokens_per_second(std::ssize(answer.ids), answer.seconds));
   return 0;
 }

@@ -23,9 +23,8 @@ size_t complete_utf8_end(std::string_view text) {
 
 } // namespace
 
-StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops,
-                                           std::span<const std::string> shown)
-    : tokenizer_(tokenizer), stops_(std::move(stops)) {
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::span<const std::string> shown)
+    : tokenizer_(tokenizer) {
   for (const std::string& text : shown)
     if (const auto id = tokenizer.special_id(text)) shown_.push_back(*id);
 }
@@ -46,15 +45,14 @@ void StreamingDetokenizer::hold(TokenId id) {
   held_ += text;
 }
 
-std::string StreamingDetokenizer::add(TokenId id, bool may_stop) {
+std::string StreamingDetokenizer::add(TokenId id) {
   hold(id);
-  return stops_.add(take(complete_utf8_end(held_)), may_stop);
+  return take(complete_utf8_end(held_));
 }
 
 std::string StreamingDetokenizer::finish() {
   for (; !bytes_.empty(); bytes_.pop_back()) held_ += unknown;
-  const std::string rest = stops_.add(take(held_.size()), false);
-  return rest + stops_.finish();
+  return take(held_.size());
 }
 
 std::string StreamingDetokenizer::take(size_t bytes) {

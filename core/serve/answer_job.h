@@ -50,7 +50,7 @@ struct AnswerJob {
 
 struct RunningAnswer {
   RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer)
-      : job(std::move(of)), number(at), text(tokenizer, {}, shown(*job)), stops(job->request.stops) {
+      : job(std::move(of)), number(at), text(tokenizer, shown(*job)), stops(job->request.stops) {
     if (job->prompt.thinking.tags) thoughts.emplace(job->prompt.thinking);
     if (const ToolCallForm* form = form_of(*job)) calls.emplace(*form, &job->request.tools->list);
   }

@@ -1,6 +1,7 @@
-// Streaming detokenization: whole characters, nothing of a stop text, and the same total as decode().
+// Streaming detokenization: whole characters, the same total as decode(), and with StopTexts nothing of a stop text.
 #include "base/error.h"
 #include "base/random.h"
+#include "data/stop_texts.h"
 #include "data/streaming_detokenizer.h"
 #include "small_tokenizer.h"
 
@@ -16,15 +17,17 @@ const Tokenizer& tokenizer() {
   return small;
 }
 
-// The text that each token adds, then that of finish().
-std::vector<std::string> pieces(const std::vector<TokenId>& ids, std::vector<std::string> stops = {}) {
-  StreamingDetokenizer stream(tokenizer(), std::move(stops));
+// The text that each token adds up to a stop text, then what both held back.
+std::vector<std::string> pieces(const std::vector<TokenId>& ids, std::vector<std::string> texts = {}) {
+  StreamingDetokenizer stream(tokenizer());
+  StopTexts stops(std::move(texts));
   std::vector<std::string> all;
   for (const TokenId id : ids) {
-    all.push_back(stream.add(id));
-    if (stream.stopped()) return all;
+    all.push_back(stops.add(stream.add(id)));
+    if (stops.found()) return all;
   }
-  all.push_back(stream.finish());
+  const std::string rest = stops.add(stream.finish(), false);
+  all.push_back(rest + stops.finish());
   return all;
 }
 
@@ -55,15 +58,18 @@ TEST(StreamingDetokenizer, StopsAtTheFirstStopText) {
   EXPECT_THAT(pieces({'b', 'c', '!'}, {"bc."}), ElementsAre("", "", "bc!", "")) << "it was none";
   EXPECT_THAT(pieces({'b', 'c'}, {"bc."}), ElementsAre("", "", "bc"));
   EXPECT_THAT(pieces({'a', '.', 'b'}, {"b", "."}), ElementsAre("a", ""));
-  EXPECT_THROW(StreamingDetokenizer(tokenizer(), {"x", ""}), Error);
+  EXPECT_THROW(StopTexts({"x", ""}), Error);
 }
 
 TEST(StreamingDetokenizer, AStopTextThatEndsTooEarlyIsText) {
-  const auto after = [](size_t least, const std::vector<TokenId>& ids, std::vector<std::string> stops) {
-    StreamingDetokenizer stream(tokenizer(), std::move(stops));
+  const auto after = [](size_t least, const std::vector<TokenId>& ids, std::vector<std::string> texts) {
+    StreamingDetokenizer stream(tokenizer());
+    StopTexts stops(std::move(texts));
     std::string text;
-    for (size_t i = 0; i < ids.size() && !stream.stopped(); ++i) text += stream.add(ids[i], i >= least);
-    return text + (stream.stopped() ? "|" : stream.finish());
+    for (size_t i = 0; i < ids.size() && !stops.found(); ++i) text += stops.add(stream.add(ids[i]), i >= least);
+    if (stops.found()) return text + "|";
+    text += stops.add(stream.finish(), false);
+    return text + stops.finish();
   };
   EXPECT_EQ(after(2, {'x', 'y', 'x', 'y', 'z'}, {"xy"}), "xy|");
   EXPECT_EQ(after(2, {'a', 'x', 'y', 'z'}, {"xy"}), "a|") << "it ends in the third token";

@@ -310,7 +310,7 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
     std::string_view decoded(answers.data() + answer_at, decoded_length);
     answer_at += decoded_length;
     auto ids = tokenizer.encode(text);
-    StreamingDetokenizer stream(tokenizer, {});
+    StreamingDetokenizer stream(tokenizer);
     std::string streamed;
     for (TokenId id : expected) streamed += stream.add(id);
     streamed += stream.finish();
