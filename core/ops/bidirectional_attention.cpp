@@ -1,8 +1,5 @@
 #include "ops/bidirectional_attention.h"
 
-#include "ops/merged_outputs.h"
-
-#include <algorithm>
 #include <utility>
 
 namespace fvlm::ops {
@@ -26,20 +23,17 @@ bool BidirectionalAttention::has_plugins() const {
   return !behind_->backend().instance().computes_with_aten() && !ahead_->backend().instance().computes_with_aten();
 }
 
-BidirectionalAttention::Output BidirectionalAttention::forward(const at::Tensor& q, const at::Tensor& k,
-                                                               const at::Tensor& v, const Packing& packing,
-                                                               const at::Tensor& into) const {
+MergedOutput BidirectionalAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                             const Packing& packing, const at::Tensor& into) const {
   MergedOutputs merged(behind_->forward(q, k, v, packing));
   const auto of_blocks = ahead_->forward(queries_of(q), keys_of(k), keys_of(v), block_packing());
   const auto of_all = [this](const at::Tensor& x) { return x.index_select(0, blocks_.place); };
   merged.add({of_all(of_blocks.out), {of_all(of_blocks.saved.front())}}, 0);
-  Output output{output_or_new(into, q.sizes(), q.scalar_type(), q.device()), merged.log_sum_exp()};
-  output.out.copy_(merged.out());
-  return output;
+  return merged.finish(q, into);
 }
 
 void BidirectionalAttention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                      const Packing& packing, const Output& output, const at::Tensor& d_out,
+                                      const Packing& packing, const MergedOutput& output, const at::Tensor& d_out,
                                       const Attention::Gradients& into) const {
   (void)behind_->backward(q, k, v, packing, {output.out, {output.log_sum_exp}}, d_out, into);
   const auto d = ahead_->backward(queries_of(q), keys_of(k), keys_of(v), block_packing(),

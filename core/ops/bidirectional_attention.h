@@ -7,7 +7,7 @@
 // nobody attends to, is left out, and the mask's alignment to the last key hides the row itself. What both come to is
 // merged by log-sum-exp.
 #pragma once
-#include "ops/attention.h"
+#include "ops/merged_outputs.h"
 
 #include <functional>
 
@@ -34,14 +34,11 @@ class BidirectionalAttention {
   // Whether plugins compute both parts.
   bool has_plugins() const;
 
-  struct Output {
-    at::Tensor out, log_sum_exp; // of all keys
-  };
-  Output forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
-                 const at::Tensor& into = {}) const;
+  MergedOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
+                       const at::Tensor& into = {}) const;
   // Overwrites `into`.
   void backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
-                const Output& output, const at::Tensor& d_out, const Attention::Gradients& into) const;
+                const MergedOutput& output, const at::Tensor& d_out, const Attention::Gradients& into) const;
 
  private:
   Packing block_packing() const { return {blocks_.cu_seqlens_q, blocks_.cu_seqlens_kv, {}, {}}; }

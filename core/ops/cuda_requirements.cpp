@@ -28,8 +28,8 @@ struct Attention : reference::Attention {
   }
   void requirements(const Query& query, sdk::Requirements& requirements) const {
     if (!query.needs_backward) return;
-    requirements.save(float32, {query.tokens_q, query.heads_q}); // log-sum-exp of each row
-    if (query.causal && query.dtype.code == FVLM_BFLOAT)         // rounding errors of the output
+    requirements.save(float32, {query.tokens_q, query.heads_q});               // log-sum-exp of each row
+    if (query.causal && query.dtype.code == FVLM_BFLOAT && !is_partial(query)) // rounding errors of the output
       requirements.save(int8, {query.tokens_q, query.heads_q, query.head_dim});
   }
 };

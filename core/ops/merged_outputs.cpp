@@ -36,8 +36,11 @@ void MergedOutputs::add(const Attention::Output& part, int64_t first) {
   before.copy_(sum);
 }
 
-at::Tensor MergedOutputs::log_sum_exp() const {
-  return at::where(log_sum_exp_ == -infinity, infinity, log_sum_exp_);
+MergedOutput MergedOutputs::finish(const at::Tensor& q, const at::Tensor& into) const {
+  MergedOutput merged{output_or_new(into, q.sizes(), q.scalar_type(), q.device()),
+                      at::where(log_sum_exp_ == -infinity, infinity, log_sum_exp_)};
+  merged.out.copy_(out_);
+  return merged;
 }
 
 } // namespace fvlm::ops

@@ -371,7 +371,7 @@ Value Operations::ring_attention(Tape& tape, Heads q, Heads k, Heads v, const Se
       options_.context, attention_query(q, k, segments, segments, shape), segments.ring,
       [this](const fvlm_attention_query& query) -> const Attention& { return attention_for(query); });
   const auto rows = [dim = shape.head_dim](const Heads& heads) { return heads_of(heads.value.data, heads, dim); };
-  RingAttention::Output output =
+  MergedOutput output =
       ring.forward(rows(q), rows(k), rows(v), into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
   Value y(output.out.flatten(1), records);
   if (!records) return y;

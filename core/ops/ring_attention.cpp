@@ -1,7 +1,5 @@
 #include "ops/ring_attention.h"
 
-#include "ops/merged_outputs.h"
-
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
@@ -83,8 +81,8 @@ dist::PendingPointer RingAttention::pass_on(const at::Tensor& sent, const at::Te
                                       (context_.rank + context_.ranks - 1) % context_.ranks);
 }
 
-RingAttention::Output RingAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                             const at::Tensor& into) const {
+MergedOutput RingAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                    const at::Tensor& into) const {
   const int64_t heads = k.size(1);
   at::Tensor kv = together(k, v);
   std::optional<MergedOutputs> merge;
@@ -104,12 +102,10 @@ RingAttention::Output RingAttention::forward(const at::Tensor& q, const at::Tens
     coming->wait();
     kv = std::move(next);
   }
-  Output merged{output_or_new(into, q.sizes(), q.scalar_type(), q.device()), merge->log_sum_exp()};
-  merged.out.copy_(merge->out());
-  return merged;
+  return merge->finish(q, into);
 }
 
-void RingAttention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Output& output,
+void RingAttention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MergedOutput& output,
                              const at::Tensor& d_out, const Attention::Gradients& into) const {
   const int64_t heads = k.size(1);
   at::Tensor kv = together(k, v);

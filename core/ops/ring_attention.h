@@ -9,7 +9,7 @@
 // in full. A sequence that is cut has a segment in each of them, and without a query or key there it has an empty one.
 #pragma once
 #include "dist/ranks.h"
-#include "ops/attention.h"
+#include "ops/merged_outputs.h"
 
 #include <algorithm>
 #include <functional>
@@ -49,13 +49,10 @@ class RingAttention {
                 const std::function<const Attention&(const Query&)>& prepared);
 
   // All ranks call both of them at the same time, in the same order. q [rows, heads_q, head_dim]; k, v.
-  struct Output {
-    at::Tensor out;
-    at::Tensor log_sum_exp; // over the keys of all ranks, as fvlm/attention.h has it of a partial call
-  };
-  Output forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& into = {}) const;
+  MergedOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const at::Tensor& into = {}) const;
   // Overwrites `into`.
-  void backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Output& output,
+  void backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MergedOutput& output,
                 const at::Tensor& d_out, const Attention::Gradients& into) const;
 
  private:
