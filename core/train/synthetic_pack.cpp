@@ -46,15 +46,25 @@ TileGrid image_of(int64_t cells) {
   return {.rows = rows, .columns = cells / rows, .is_of_cells = true};
 }
 
+void place(SampleText& text, const std::vector<TokenId>& placeholders, ptrdiff_t token) {
+  text.placeholders = std::ssize(placeholders);
+  text.ids.insert(text.ids.begin() + token, placeholders.begin(), placeholders.end());
+  text.answer_mask.insert(text.answer_mask.begin() + token, placeholders.size(), 0);
+}
+
 // Places the first rows of each frame before the text.
 void show_some(SampleText& text, const Sample& sample, int64_t rows) {
   std::vector<TokenId> placeholders;
   for (int64_t frame = 0; frame < sample.frames; ++frame)
     for (int64_t row = 0; row < rows; ++row)
       placeholders.push_back(numbered_placeholder(frame * sample.rows_per_frame + row));
-  text.placeholders = std::ssize(placeholders);
-  text.ids.insert(text.ids.begin(), placeholders.begin(), placeholders.end());
-  text.answer_mask.insert(text.answer_mask.begin(), placeholders.size(), 0);
+  place(text, placeholders, 0);
+}
+
+// Places all rows of an image of cells behind the first token: positions on a canvas count from the token before an
+// image.
+void show_cells(SampleText& text, const Sample& sample) {
+  place(text, std::vector<TokenId>(static_cast<size_t>(sample.frames * sample.rows_per_frame), visual_placeholder), 1);
 }
 
 } // namespace
@@ -93,8 +103,12 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
       own->further.clear();
       for (int64_t i = 0; i < texts; ++i) own->texts.push_back(draws.text(tokens, vocabularies[decoder]));
       if (stage.packs_teacher_texts()) own->teacher_texts = own->texts;
-      if (!shows_all)
-        for (SampleText& text : own->texts) show_some(text, *sample, rows_per_frame);
+      for (SampleText& text : own->texts) {
+        if (!shows_all)
+          show_some(text, *sample, rows_per_frame);
+        else if (visual_rows.of_cells)
+          show_cells(text, *sample);
+      }
       if (decoder > 0) sample->further.push_back(std::move(own));
     }
     made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
