@@ -228,8 +228,10 @@ Trial partial_trial(const PartialCase& c) {
                             c.heads_q, c.heads_kv, c.head_dim, fmt::join(c.lengths_q, " "),
                             fmt::join(c.lengths_kv, " "), fmt::join(c.others, " "));
   trial.supports = [c](Context& context) {
-    if (!has_feature(context, c.window ? FVLM_ATTENTION_PARTIAL_WINDOWS : FVLM_ATTENTION_PARTIAL))
-      return fvlm_support{sizeof(fvlm_support), 0, "features lacks it"};
+    if (!has_feature(context, FVLM_ATTENTION_PARTIAL))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_PARTIAL"};
+    if (c.window && !has_feature(context, FVLM_ATTENTION_PARTIAL_WINDOWS))
+      return fvlm_support{sizeof(fvlm_support), 0, "features lacks FVLM_ATTENTION_PARTIAL_WINDOWS"};
     return query_support(context.table<fvlm_attention_v1>().supports, query_of(c, context.device));
   };
   trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
