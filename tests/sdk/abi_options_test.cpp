@@ -16,6 +16,7 @@ static_assert(FVLM_WITH_SWIGLU == 2048, "the value of FVLM_WITH_SWIGLU changed")
 static_assert(offsetof(fvlm_linear_forward, norm_weight) == 72, "the place of norm_weight changed");
 static_assert(FVLM_ATTENTION_APPENDS == 1, "the value of FVLM_ATTENTION_APPENDS changed");
 static_assert(FVLM_ATTENTION_PARTIAL == 2, "the value of FVLM_ATTENTION_PARTIAL changed");
+static_assert(FVLM_ATTENTION_PARTIAL_WINDOWS == 8, "the value of FVLM_ATTENTION_PARTIAL_WINDOWS changed");
 static_assert(FVLM_STRIDED_WEIGHT == 4096, "the value of FVLM_STRIDED_WEIGHT changed");
 static_assert(FVLM_BOTH_GRADIENTS == 8192, "the value of FVLM_BOTH_GRADIENTS changed");
 static_assert(FVLM_WITH_OUTPUT == 16384, "the value of FVLM_WITH_OUTPUT changed");
