@@ -92,6 +92,8 @@ class ScoreFile {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);
       }
+      if (sample.generated)
+        line.update({{"answer", sample.generated->answer}, {"expected", sample.generated->expected}});
       file_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     }
   }
@@ -324,7 +326,9 @@ int evaluate_model(Arguments arguments) {
           .value("set-name", "NAME", "only the set of this name")
           .value("samples", "N", "samples of each set, spread over it, always the same")
           .value("reference", "DIR", "reference model: also report preference rewards against it")
-          .value("scores", "FILE", "also write a line of JSON per sample, with the mean loss of each text")
+          .value("scores", "FILE",
+                 "also write a line of JSON per sample: the mean loss of each text, and a generated answer beside the "
+                 "expected ones")
           .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
           .repeated_value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
           .value("form", "FORM", "format of the questions: " + evaluation::forms_text())

@@ -5,9 +5,13 @@
 #include "model/weights/end_tokens.h"
 #include "recipe/placeholders.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string_view>
+#include <utility>
 
 namespace fvlm::evaluation {
 namespace {
@@ -21,6 +25,27 @@ at::Tensor visual_of(const Answerer::Question& question) {
   if (before || !question.visual.defined()) return question.visual;
   const Placeholders placeholders = Placeholders::in(question.prompt);
   return placeholders.numbered > 0 ? question.visual : question.visual.narrow(0, 0, placeholders.count);
+}
+
+// Prompts of one sample begin with the same rows, where its placeholders name none of them. `number`: of the sample.
+std::vector<std::string> visual_keys(const Answerer::Question& question, const at::Tensor& visual, int64_t number) {
+  const Sample& sample = question.sample;
+  int64_t frames = sample.frames, rows = sample.visual_rows();
+  if (const auto grids = sample.grids(); !grids.empty()) {
+    frames = rows = 0;
+    for (const ImageGrid& grid : grids) frames += grid.squares(), rows += grid.cells();
+  }
+  std::vector<std::string> keys;
+  if (!visual.defined() || visual.size(0) != rows) return keys;
+  for (int64_t frame = 0; frame < frames; ++frame) keys.push_back(fmt::format("{} {}", number, frame));
+  return keys;
+}
+
+// An answer ends as it does in generation, or with ChatML's turn.
+std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Model& model) {
+  auto ends = end_tokens(tokenizer.folder(), model.config().decoder.eos_token_id);
+  if (const auto end = tokenizer.special_id("<|im_end|>")) ends.push_back(*end);
+  return ends;
 }
 
 } // namespace
@@ -59,30 +84,40 @@ std::string first_line(const std::string& answer) {
   return "";
 }
 
-// An answer ends as it does in generation, or with ChatML's turn.
-Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops)
-    : tokenizer_(tokenizer), model_(model), ops_(ops),
-      ends_(end_tokens(tokenizer.folder(), model.config().decoder.eos_token_id)) {
-  if (const auto end = tokenizer.special_id("<|im_end|>")) ends_.push_back(*end);
-}
+Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops,
+                   const infer::BatchOptions& options)
+    : tokenizer_(tokenizer), model_(model), batch_(model, ops, ends_of(tokenizer, model), options) {}
 
-std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) const {
-  std::vector<std::string> answers(questions.size());
-  std::vector<size_t> asked;
-  infer::GenerationBatch batch(model_, ops_, ends_);
+std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Question>& questions, int64_t tokens) {
+  std::vector<infer::GeneratedAnswer> answers(questions.size());
+  std::map<int64_t, size_t> asked; // questions by their numbers in the batch
+  const Sample* sample = nullptr;  // of the question before
   for (size_t i = 0; i < questions.size(); ++i) {
-    const std::vector<int64_t> prompt(questions[i].prompt.begin(), questions[i].prompt.end());
-    const at::Tensor visual = visual_of(questions[i]);
+    const Question& question = questions[i];
+    if (std::exchange(sample, &question.sample) != sample) ++samples_;
+    const std::vector<int64_t> prompt(question.prompt.begin(), question.prompt.end());
+    const at::Tensor visual = visual_of(question);
     const int64_t rows = model::rows_of(prompt, 1, visual.defined() ? visual.size(0) : 0);
     const int64_t room = model_.config().decoder.max_position_embeddings - rows;
     if (prompt.empty() || room < 1) continue;
-    batch.add({prompt, visual, std::min(tokens, room), {}, {}});
-    asked.push_back(i);
+    const int64_t number = batch_.add({.tokens = prompt,
+                                       .visual = visual,
+                                       .max_tokens = std::min(tokens, room),
+                                       .sampling = question.sampling,
+                                       .visual_keys = visual_keys(question, visual, samples_),
+                                       .grids = question.sample.grids()});
+    asked[number] = i;
   }
-  for (const infer::GeneratedAnswer& answer : batch.finish()) {
-    const size_t i = asked[static_cast<size_t>(answer.number)];
-    const std::string text = decoded(tokenizer_, {answer.tokens.begin(), answer.tokens.end()});
-    answers[i] = questions[i].sample.has_short_answer ? first_line(text) : text;
+  for (infer::GeneratedAnswer& answer : batch_.finish()) answers[asked.at(answer.number)] = std::move(answer);
+  return answers;
+}
+
+std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) {
+  std::vector<std::string> answers;
+  const auto generated = generate(questions, tokens);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const std::string text = decoded(tokenizer_, {generated[i].tokens.begin(), generated[i].tokens.end()});
+    answers.push_back(questions[i].sample.has_short_answer ? first_line(text) : text);
   }
   return answers;
 }

@@ -1,7 +1,8 @@
-// Lets a model answer the prompts of a set's samples, greedily and many at once.
+// Lets a model answer the prompts of a set's samples, many at once.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/tokenizer.h"
+#include "infer/generation_batch.h"
 #include "model/model.h"
 
 #include <string>
@@ -24,23 +25,29 @@ std::string first_line(const std::string& answer);
 
 class Answerer {
  public:
-  // All three outlive it.
-  Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops);
+  // The first three outlive it. After an exception of what follows it cannot be used any more.
+  Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops,
+           const infer::BatchOptions& options = {});
 
   struct Question {
     std::vector<TokenId> prompt;
-    const Sample& sample; // that the prompt is of
-    at::Tensor visual;    // of the sample's frames, [rows, decoder width]; undefined: it has none
+    const Sample& sample;          // that the prompt is of
+    at::Tensor visual;             // of the sample's frames, [rows, decoder width]; undefined: it has none
+    infer::Sampling sampling = {}; // the likeliest tokens, unless it says otherwise
   };
-  // At most `tokens` tokens each, up to the end of the turn, as far as the decoder has positions. Empty for an empty
-  // prompt.
-  std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens) const;
+  // At most `tokens` tokens each, up to the end of the turn, as far as the decoder has positions. None for an empty
+  // prompt. Several questions of one sample share what is computed of its prompt.
+  std::vector<infer::GeneratedAnswer> generate(const std::vector<Question>& questions, int64_t tokens);
+  // Their texts.
+  std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens);
+  // To be called when the model's weights have changed.
+  void forget_prompts() { batch_.forget_prompts(); }
 
  private:
   const Tokenizer& tokenizer_;
   const model::Model& model_;
-  ops::Operations& ops_;
-  std::vector<int64_t> ends_;
+  infer::GenerationBatch batch_; // whose pages and CUDA graphs serve all calls
+  int64_t samples_ = 0;          // that questions were of so far
 };
 
 } // namespace fvlm::evaluation

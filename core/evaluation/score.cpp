@@ -41,7 +41,7 @@ PromptAndAnswer correct_text(const Sample& sample) {
   return PromptAndAnswer(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
 }
 
-void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, const Answerer& answerer,
+void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, Answerer& answerer,
                  ScoredPack& scored_pack) {
   auto answers = generate_answers(loaded, scored_pack, answerer, set.settings().max_new_tokens.value_or(128));
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -151,8 +151,8 @@ ScoredPack score_pack(const SampleSet& set, const HostPack& of_all, const model:
   return scored_pack;
 }
 
-std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack,
-                                          const Answerer& answerer, int64_t tokens) {
+std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack, Answerer& answerer,
+                                          int64_t tokens) {
   std::vector<Answerer::Question> questions;
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
@@ -169,7 +169,7 @@ static ScoredPart score_part(const SampleSet& set, const model::Model& model, op
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   ScoredPart part;
   const bool generates = set.settings().measure == plan::Measure::answer;
-  const Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
+  Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
   part.loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
   while (const auto loaded = part.loader->next()) {
     ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);

@@ -69,8 +69,8 @@ feed::Repeats repeats_of(const model::Model& model);
 ReadSamples read_samples(const SampleSet& set, const std::vector<model::Sample>& samples, const model::Model& model,
                          ops::Operations& ops, const std::string& mode, model::EncodeOutputs outputs);
 // What the model generates for each sample of a pack behind its visual tokens, of at most `tokens` tokens.
-std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack,
-                                          const Answerer& answerer, int64_t tokens);
+std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPack& scored_pack, Answerer& answerer,
+                                          int64_t tokens);
 
 // Scores every sample, pack by pack, without gradients. The result does not depend on how many samples share a pack.
 // The model and its arenas do not change. Where a plugin refuses a call, the set begins anew with the next one. With

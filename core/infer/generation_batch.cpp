@@ -204,6 +204,12 @@ void GenerationBatch::reserve() {
   if (draft_model_) draft_model_->resize(pages);
 }
 
+void GenerationBatch::forget_prompts() {
+  const SchedulerCounts present = scheduler_.counts();
+  scheduler_.resize(present.pages, present.slots);
+  if (draft_model_) draft_model_->resize(present.pages);
+}
+
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
   at::Tensor x = model_.decoder().embed(ops_, rows.tokens);
   std::vector<int64_t> places;

@@ -101,6 +101,8 @@ class GenerationBatch {
   int64_t add(Prompt prompt);
   // Forgets a prompt and its answer, wherever it is, and gives its pages back. False: its answer is over.
   bool cancel(int64_t number);
+  // What was computed of prompts serves no later ones, as the weights have changed. Nothing is being answered.
+  void forget_prompts();
   // One pass: a token for every answer whose prompt has been read. On a GPU the tokens may be those of the pass before,
   // while the device computes the next one. Returns false, and does nothing, if there is nothing to answer. After an
   // exception the batch cannot be used any more.
