@@ -12,8 +12,8 @@ local fvlm = {}
 function fvlm.arg(name, default) end
 
 ---A sum of weighted objectives, the same as a plain list.
----@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[]
----@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[]
+---@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
+---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
 function fvlm.sum(terms) end
 
 ---What a `control` function may return.
@@ -421,7 +421,7 @@ function fvlm.lora(table) end
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents" How the connector encodes frames in training. Default: the first of its modes.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold)[] The loss: a term, or a list of weighted terms that are summed.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
@@ -546,6 +546,23 @@ function fvlm.kl(table) end
 ---@param table fvlm.Manifold
 ---@return fvlm.Manifold
 function fvlm.manifold(table) end
+
+---Group relative policy optimization: the model answers each prompt several times, and answers that earn more than
+---the others become likelier. docs/rewards.md has the formulas.
+---@class fvlm.Grpo
+---@field answers? integer How many answers are drawn to each prompt. Default: `8`.
+---@field max_new_tokens? integer Longest answer; shorter where data.max_text_tokens leaves less behind the prompt. In tokens. Default: `128`.
+---@field reward? "exact_match"|"f1"|"vqa_accuracy"|"relaxed_accuracy"|"contains"|fun(answer: { text: string, expected: string[], tokens: integer, ended: boolean, exact_match: number, f1: number, vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number What an answer earns: how near it is to the sample's own, or a function of the answer. Default: `"exact_match"`.
+---@field loss? "grpo"|"dr_grpo" How advantages are scaled and tokens weighted. Default: `"grpo"`.
+---@field kl? number Strength of the KL penalty towards the frozen model that the stage starts from; 0: no such model. Default: `0`.
+---@field show? integer Of how many prompts of a logged step the answers are written to the stage's rollouts.jsonl. Default: `1`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
+
+---Group relative policy optimization: the model answers each prompt several times, and answers that earn more than
+---the others become likelier. docs/rewards.md has the formulas.
+---@param table fvlm.Grpo
+---@return fvlm.Grpo
+function fvlm.grpo(table) end
 
 ---Adam with decoupled weight decay.
 ---@class fvlm.AdamW

@@ -36,7 +36,7 @@ std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::
   std::vector<NamedMix> mixes;
   for (const plan::Stage& stage : plan.stages) {
     if (only && stage.name != *only) continue;
-    mixes.push_back({stage.name, stage.data, stage.texts_per_sample()});
+    mixes.push_back({stage.name, stage.data, stage.texts_in_data()});
     for (const plan::EvaluationSet& set : stage.evaluation.sets)
       mixes.push_back({fmt::format("{}, evaluation set {}", stage.name, set.name), set.data, 0});
   }

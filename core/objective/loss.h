@@ -32,6 +32,10 @@ struct LossInputs {
   const at::Tensor& used_pairs; // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
+  // The same model's loss of each label, float32 [labels].
+  std::function<at::Tensor()> reference_losses;
+  // float32 [outcome_columns, labels], of the answers that the model gave itself; undefined: of the data's.
+  const at::Tensor& outcomes;
   // The term's teacher, where it is compared with the model, and its hidden states there: [n, width].
   const model::Model* teacher = nullptr;
   const ComparedLabels* compared = nullptr;

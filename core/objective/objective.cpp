@@ -132,12 +132,20 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
                                                      in.weights[static_cast<int64_t>(term)],
                                                      in.used_pairs,
                                                      {},
+                                                     {},
+                                                     in.outcomes,
                                                      nullptr,
                                                      nullptr,
                                                      {}});
     one.reference_log_probs = [this, &pass, term] {
       const at::Tensor& cached = pass.in.reference_log_probs;
       return cached.defined() ? cached : log_probs(pass.ops, *pass.frozen.reference, pass.in, term);
+    };
+    one.reference_losses = [this, &pass] {
+      const model::Model& reference = *pass.frozen.reference;
+      Tape none(Tape::Mode::forward_only);
+      return model::label_losses(none, pass.ops, reference, hidden_of(reference, pass.ops, pass.in.pack), pass.in.pack)
+          .data;
     };
     const auto compared = in.compared.find(term);
     if (compared == in.compared.end()) continue;

@@ -32,10 +32,12 @@ struct PassInputs {
   model::Pack pack;
   std::optional<model::Pack> teacher_pack;   // texts of teachers with prompts of their own, without labels
   std::map<size_t, ComparedLabels> compared; // of the terms with a teacher, by their indices
-  std::vector<at::Tensor> masks;  // one a term: float32 [labels], weights of labels, 0 where it does not learn
-  at::Tensor weights;             // float64 [terms]: of the loss of each label, pair or text in the step's
-  at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
-  at::Tensor used_pairs;          // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
+  std::vector<at::Tensor> masks; // one a term: float32 [labels], weights of labels, 0 where it does not learn
+  at::Tensor weights;            // float64 [terms]: of the loss of each label, pair or text in the step's
+  at::Tensor frame_shares;       // float64 [frame slots]: of each used frame in the mean over the used ones
+  at::Tensor used_pairs;         // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
+  // float32 [outcome_columns, labels]: what the answer of each label came to; undefined: the answers are the data's
+  at::Tensor outcomes;
   at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/polymorphic.h"
 #include "recipe/curve.h"
+#include "recipe/rollouts.h"
 
 #include <cstdint>
 #include <memory>
@@ -54,6 +55,12 @@ class ObjectiveTerm {
   // Whether the loss is a sum over labels of what each row predicts alone, so that ranks may have a part of the rows
   // each.
   virtual bool is_sum_over_labels() const { return false; }
+  // The loss is a mean over texts, of each text's mean over its labels, not over all labels.
+  virtual bool averages_texts() const { return false; }
+  // The answers that the model gives itself, which the term learns from in place of the data's; null: it does not.
+  virtual const Rollouts* rollouts() const { return nullptr; }
+  // The recipe's function that is called for the term; null: there is none.
+  virtual LuaFunction* function() { return nullptr; }
   // The loss is a mean over the texts with at least so many visual rows, not over labels; 0: over labels.
   virtual int64_t min_visual_rows() const { return 0; }
   // The connector's view of a frame that the text is read behind; empty: the connector's own choice.

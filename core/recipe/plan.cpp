@@ -160,6 +160,17 @@ const ObjectiveTerm* Stage::needs_pairs() const {
   return nullptr;
 }
 
+const Rollouts* Stage::rollouts() const {
+  for (const Term& term : objective)
+    if (const Rollouts* rollouts = term->rollouts()) return rollouts;
+  return nullptr;
+}
+
+int64_t Stage::texts_per_sample() const {
+  const Rollouts* of_model = rollouts();
+  return of_model ? of_model->answers : texts_in_data();
+}
+
 bool Stage::uses(ObjectiveTerm::Reference reference) const {
   return std::ranges::any_of(objective, [&](const Term& term) { return term->reference() == reference; });
 }

@@ -290,13 +290,6 @@ struct Evaluation {
   std::vector<EvaluationSet> sets;
 };
 
-// A Lua function of the recipe, which can be called through the Sandbox that ran the recipe.
-struct LuaFunction {
-  int64_t index = -1;  // FunctionId::index
-  std::string defined; // "recipes/mine.lua:40"
-  std::string code;    // SHA-256 of the recipe's Lua files, so that changed code changes the Plan's hash
-};
-
 struct Control {
   int64_t every = 0; // steps
   LuaFunction run;
@@ -336,7 +329,11 @@ struct Stage {
 
   // The first term that needs pairs of texts, or null.
   const ObjectiveTerm* needs_pairs() const;
-  int64_t texts_per_sample() const { return needs_pairs() ? 2 : 1; } // of a sample
+  // The answers that the model is to give itself in place of those of the data; null: it learns from the data's.
+  const Rollouts* rollouts() const;
+  // Texts of a sample: as its data have them, and as it is packed.
+  int64_t texts_in_data() const { return needs_pairs() ? 2 : 1; }
+  int64_t texts_per_sample() const;
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
   // Whether any term has a teacher with a prompt of its own; whether one reads it in each step, so that its texts stand

@@ -36,14 +36,18 @@ std::map<std::string, std::string> sources_of(const plan::Plan& plan, const Read
   return sources;
 }
 
-// The behavior of a run depends on its `control` functions, so the hash of the Plan includes the Lua files.
+// The behavior of a run depends on the functions that are called in training, so the hash of the Plan includes the Lua
+// files.
 void hash_functions(plan::Plan& plan, const Sandbox& lua) {
   Sha256 all;
   for (const auto& [path, text] : lua.files())
     all.update(fmt::format("{}\n{}\n", path.filename().string(), text.size())), all.update(text);
   std::string code = all.hex();
-  for (auto& stage : plan.stages)
+  for (auto& stage : plan.stages) {
     if (stage.control) stage.control->run.code = code;
+    for (plan::Term& term : stage.objective)
+      if (plan::LuaFunction* function = term ? term->function() : nullptr) function->code = code;
+  }
 }
 
 void report_unread_args(const Request& request, const Sandbox& lua, Reader& reader) {

@@ -187,7 +187,7 @@ class Rules {
       const Term& term = stage.objective[i];
       if (!term) continue;
       const std::string path = ".objective" + index_part(i + 1);
-      if (term->needs_pairs())
+      if (term->needs_pairs() || term->rollouts())
         reader_.report_at(path, fmt::format("fvlm.{} is for models with one decoder", term->name()),
                           "remove the term, or `decoders` of the model");
       if (term->teacher())

@@ -278,7 +278,8 @@ class Summary {
   void objective(const plan::Stage& stage, const std::string& path) {
     const Json& terms = json_of(stage)["objective"];
     for (size_t i = 0; i < terms.size(); ++i) {
-      auto parts = values_.below(path + ".objective" + index_part(i + 1), {"on", "beta", "teacher"}, {"kind"});
+      auto parts = values_.below(path + ".objective" + index_part(i + 1),
+                                 {"on", "beta", "teacher", "answers", "max_new_tokens", "reward", "kl"}, {"kind"});
       std::string kind = value_text(terms[i]["kind"]);
       parts.insert(parts.begin(), i == 0 ? kind : "+ " + kind);
       const plan::Term& term = stage.objective[i];

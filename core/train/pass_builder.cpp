@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 namespace fvlm::train {
 
@@ -44,10 +45,29 @@ auto PassBuilder::PredictedTokens::at_labels(const EachToken& each_token) const 
 
 // The weights of the pack's labels in the term.
 at::Tensor PassBuilder::mask_of(size_t term, const PredictedTokens& tokens, int64_t size, double progress) const {
-  const auto selection = stage_.objective[term]->labels_at(progress);
-  auto mask = tokens.at_labels([&](const SampleText& text) { return objective::label_weights(text, selection); });
+  const plan::ObjectiveTerm& of_term = *stage_.objective[term];
+  const auto selection = of_term.labels_at(progress);
+  auto mask = tokens.at_labels([&](const SampleText& text) {
+    auto weights = objective::label_weights(text, selection);
+    if (of_term.averages_texts()) {
+      const float all = std::accumulate(weights.begin(), weights.end(), 0.0f);
+      for (float& weight : weights) weight /= std::max(all, 1.0f);
+    }
+    return weights;
+  });
   mask.resize(static_cast<size_t>(size), 0);
   return at::tensor(mask, at::kFloat);
+}
+
+at::Tensor PassBuilder::outcomes_of(const PredictedTokens& tokens, int64_t labels) {
+  const at::Tensor columns = at::zeros({outcome_columns, labels}, at::kFloat);
+  for (int64_t column = 0; float Outcome::*const value : {&Outcome::advantage, &Outcome::reward, &Outcome::deviation,
+                                                          &Outcome::tokens, &Outcome::is_cut_off}) {
+    const auto own = tokens.at_labels(
+        [&](const SampleText& text) { return std::vector<float>(text.ids.size(), text.outcome.*value); });
+    std::ranges::copy(own, columns.mutable_data_ptr<float>() + column++ * labels);
+  }
+  return columns;
 }
 
 // The texts of teachers, up to the last label that a term asks them for, and for each of the pack's labels the row that
@@ -167,6 +187,7 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   }
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, tokens, in.pack.labels.targets.size(0), progress));
+  if (stage_.rollouts()) in.outcomes = outcomes_of(tokens, in.pack.labels.targets.size(0));
   const auto of_teacher = with_teacher_texts ? add_teacher_pack(host, tokens, in) : std::vector<int64_t>();
   add_compared(tokens, of_teacher, in);
   if (in.pack.frame_slots > 0) {

@@ -52,6 +52,7 @@ class PassBuilder {
                     objective::PassInputs& in) const;
   void keep_part(BuiltPass& built) const;
   at::Tensor mask_of(size_t term, const PredictedTokens& tokens, int64_t labels, double progress) const;
+  static at::Tensor outcomes_of(const PredictedTokens& tokens, int64_t labels);
   model::Capacity padded(model::Capacity used) const;
   feed::Repeats repeats_of(const HostPack& host) const;
   int64_t most_labels(const plan::ObjectiveTerm& term) const;

@@ -453,6 +453,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     data.check_vocabulary_sizes(resolved.plan.model, description.decoders());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
+    if (const plan::Rollouts* rollouts = stage.rollouts()) const Rewards tried(*rollouts, resolved.lua);
     const auto bare = make_bare(description, {});
     model::Model& model = *bare;
     auto from = std::exchange(first_from, std::nullopt);

@@ -13,7 +13,7 @@ constexpr int64_t usual_rows = 8192;      // of a pack whose size the recipe lea
 constexpr int64_t samples_for_size = 256; // that are looked at to give it as many frames as go with the rows
 
 feed::MixDataOptions for_stage(feed::MixDataOptions options, const plan::Stage& stage) {
-  options.texts = stage.texts_per_sample();
+  options.texts = stage.texts_in_data();
   options.teacher_is_cached = stage.reads_teacher_prompt() && !stage.packs_teacher_texts();
   return options;
 }
@@ -26,6 +26,8 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
       mix_(plan, stage.data, registry, for_stage(options, stage)),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
+  if (const plan::Rollouts* rollouts = stage.rollouts())
+    prompts_.emplace(mix_.samples(), mix_.tokenizer(), *rollouts, stage.data.max_text_tokens);
   batches_ = {.batch = stage.batch,
               .capacity = capacity(),
               .most_samples = stage.packing.segments.value_or(0),
@@ -83,7 +85,7 @@ DataStatistics StageData::statistics(int64_t samples, const PackPadding& padding
   BatchPlan plan = batches_;
   if (samples > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, samples) : samples;
   ThreadPool workers(mix_.loader_options().workers);
-  Prefetcher ahead(mix_.samples(), order_, start(), workers, 64);
+  Prefetcher ahead(this->samples(), order_, start(), workers, 64);
   Composer composer(plan, order_, pack_, start(), [&] { return ahead.next(); });
   while (const auto step = composer.next()) {
     statistics.add(*step, mix_.source_names());

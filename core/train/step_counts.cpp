@@ -12,6 +12,7 @@ double StepCounts::all_terms() const {
 
 double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double progress) {
   if (term.needs_pairs()) return 1;
+  if (term.averages_texts()) return static_cast<double>(sample.texts.size());
   if (const int64_t rows = term.min_visual_rows(); rows > 0)
     return sample.visual_rows() >= rows ? static_cast<double>(sample.texts.size()) : 0;
   double count = 0;

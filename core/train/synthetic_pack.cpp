@@ -106,7 +106,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
       for (SampleText& text : own->texts) {
         if (!shows_all)
           show_some(text, *sample, rows_per_frame);
-        else if (visual_rows.of_cells)
+        else if (visual_rows.of_cells && visual_rows.in_place)
           show_cells(text, *sample);
       }
       if (decoder > 0) sample->further.push_back(std::move(own));

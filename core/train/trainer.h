@@ -3,6 +3,7 @@
 #pragma once
 #include "evaluation/evaluator.h"
 #include "train/control.h"
+#include "train/rollouts.h"
 #include "train/run_context.h"
 #include "train/stage_checkpoints.h"
 #include "train/stage_data.h"
@@ -90,6 +91,7 @@ class Trainer {
   std::unique_ptr<evaluation::Evaluator> evaluator_; // null: the stage has no sets
   std::optional<StepFlops> flops_;
   std::unique_ptr<ThreadReplicas> gradients_;
+  std::optional<Rollouts> rollouts_; // where the model gives the answers that it learns from
   StepObserver observer_;
   ControlCalls control_;
   std::unique_ptr<DataLoader> loader_;

@@ -47,7 +47,7 @@ StepTotals Trainer::total(const LoadedPack& last, bool is_computed) {
     own.used_rows = gradients_->used_rows();
     own.all_rows = gradients_->all_rows();
     own.flops = flops_->of(assembly_->used, gradients_->encoded_frames());
-    if (context_.ranks.are_several() || std::ssize(assembly_->used) != own.used.samples)
+    if (rollouts_ || context_.ranks.are_several() || std::ssize(assembly_->used) != own.used.samples)
       own.used = counts_of(stage_, assembly_->used, assembly_->counts.progress);
     own.used.of_term.resize(assembly_->counts.of_term.size());
   }

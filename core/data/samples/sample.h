@@ -14,10 +14,20 @@
 
 namespace fvlm {
 
+// What an answer came to that the model gave itself in training.
+struct Outcome {
+  float advantage = 0;
+  float reward = 0, deviation = 0; // the second: standard deviation of the rewards of the prompt's answers
+  float tokens = 0;
+  float is_cut_off = 0; // 1: it has as many tokens as it may have, and no end
+};
+inline constexpr int64_t outcome_columns = 5;
+
 struct SampleText {
   std::vector<TokenId> ids;         // visual_placeholder where a visual row of the decoder stands
   std::vector<uint8_t> answer_mask; // 1 for the tokens of answers, which the loss on answers is computed over
   int64_t placeholders = 0;         // among the ids
+  Outcome outcome = {};
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()) - placeholders; }
 };

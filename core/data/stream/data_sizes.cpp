@@ -104,7 +104,9 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
     if (largest.samples == 0) return keep("no sample of it can be used");
     limits.max_frames = std::clamp<int64_t>(largest.frames, 1, limits.max_frames);
     limits.replicate_image_frames = std::min(limits.replicate_image_frames, std::max<int64_t>(largest.frames, 1));
-    limits.max_text_tokens = std::clamp<int64_t>(largest.tokens, 2, limits.max_text_tokens);
+    const plan::Rollouts* rollouts = stage.rollouts(); // whose answers may be longer than those of the data
+    limits.max_text_tokens =
+        std::clamp<int64_t>(largest.tokens + (rollouts ? rollouts->max_new_tokens : 0), 2, limits.max_text_tokens);
     sizes.said =
         fmt::format("samples as the data have them, at most {} frames and {} tokens among {} looked at in {} of "
                     "{} shards; the recipe allows {}",

@@ -135,6 +135,21 @@ void check_documents(Reader& reader, const Stage& stage) {
                      "set `samples` to a number of rows");
 }
 
+void check_rollouts(Reader& reader, const Stage& stage) {
+  const Rollouts* rollouts = stage.rollouts();
+  if (!rollouts) return;
+  if (stage.objective.size() > 1)
+    reader.report_at(".objective", "fvlm.grpo learns from the model's own answers, and other terms from the data's",
+                     "give it a stage of its own");
+  if (stage.data.documents)
+    reader.report_at(".data.documents", "fvlm.grpo needs prompts to answer, and documents have none");
+  if (rollouts->max_new_tokens >= stage.data.max_text_tokens)
+    reader.report_at(".objective",
+                     fmt::format("answers of {} tokens leave no room for a prompt in data.max_text_tokens = {}",
+                                 rollouts->max_new_tokens, stage.data.max_text_tokens),
+                     "raise data.max_text_tokens, which holds a prompt and its answer, or lower max_new_tokens");
+}
+
 // A `fields` map with an answer but without the two answers of a pair means that the source has no pairs.
 void check_pairs(Reader& reader, const Stage& stage) {
   const ObjectiveTerm* term = stage.needs_pairs();
@@ -260,6 +275,7 @@ Ref<Stage> stage_schema() {
           .foreign("gradient_accumulation_steps", micro_batch_advice)
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
+          .check(check_rollouts)
           .check(check_teacher_prompt)
           .check(check_cached_teachers)
           .check(check_documents)

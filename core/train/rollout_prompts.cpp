@@ -1,0 +1,37 @@
+#include "train/rollout_prompts.h"
+
+#include "evaluation/answerer.h"
+#include "recipe/placeholders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+Sample RolloutPrompts::measure(const DrawnSample& drawn) const {
+  Sample sample = source_.measure(drawn);
+  if (!sample.dropped.empty()) return sample;
+  const SampleText& read = sample.texts.front();
+  const evaluation::PromptAndAnswer text(read);
+  const auto prompt = std::ssize(text.prompt);
+  SampleText reserved;
+  reserved.ids = text.prompt;
+  reserved.placeholders = std::ranges::count_if(reserved.ids, is_placeholder);
+  const int64_t room = std::min(rollouts_.max_new_tokens, most_tokens_ - reserved.tokens());
+  if (prompt == 0)
+    sample.dropped = "a text without a prompt before its answer";
+  else if (reserved.placeholders != read.placeholders)
+    sample.dropped = "a text with an image behind its last answer";
+  else if (room < 1)
+    sample.dropped = fmt::format("a prompt that leaves no room for an answer in max_text_tokens = {}", most_tokens_);
+  if (!sample.dropped.empty()) return sample;
+  if (sample.answers.empty()) sample.answers = {evaluation::decoded(tokenizer_, text.answer)};
+  reserved.ids.resize(static_cast<size_t>(prompt + room), 0);
+  reserved.answer_mask.resize(reserved.ids.size(), 0);
+  std::fill(reserved.answer_mask.begin() + prompt, reserved.answer_mask.end(), 1);
+  sample.texts.assign(static_cast<size_t>(rollouts_.answers), reserved);
+  return sample;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,152 @@
+#include "train/rollouts.h"
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "evaluation/score.h"
+#include "feed/model_samples.h"
+#include "ops/torch_threads.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fvlm::train {
+namespace {
+
+uint64_t size_of(const std::filesystem::path& file) {
+  return std::filesystem::exists(file) ? std::filesystem::file_size(file) : 0;
+}
+
+nlohmann::json shown_answer(const Tokenizer& tokenizer, const SampleText& text) {
+  const std::vector<TokenId> ids = evaluation::PromptAndAnswer(text).answer;
+  return {{"text", evaluation::decoded(tokenizer, ids)},
+          {"reward", text.outcome.reward},
+          {"advantage", text.outcome.advantage},
+          {"ended", text.outcome.is_cut_off == 0},
+          {"ids", ids}};
+}
+
+} // namespace
+
+Advantages advantages(const std::vector<double>& rewards, plan::Rollouts::Advantage kind) {
+  constexpr double least_deviation = 1e-4; // where all answers earn nearly the same
+  const auto count = static_cast<double>(rewards.size());
+  const double mean = std::accumulate(rewards.begin(), rewards.end(), 0.0) / count;
+  double squares = 0;
+  for (const double reward : rewards) squares += (reward - mean) * (reward - mean);
+  Advantages found;
+  found.deviation = std::sqrt(squares / (count - 1));
+  const double scale = kind == plan::Rollouts::Advantage::standardized ? found.deviation + least_deviation : 1;
+  for (const double reward : rewards) found.of_answers.push_back((reward - mean) / scale);
+  return found;
+}
+
+Rollouts::Rollouts(const RolloutsRequest& request)
+    : request_(request), settings_(*request.stage.rollouts()), rewards_(settings_, request.lua),
+      seed_(static_cast<uint64_t>(request.plan.seed) ^ xxh64("rollouts " + request.stage.name)) {
+  if (!request.shown.empty() && settings_.show > 0) shown_.emplace(request.shown, size_of(request.shown));
+}
+
+void Rollouts::answer(HostPack& pack, std::optional<int64_t> step) {
+  if (pack.samples.empty()) return;
+  const c10::InferenceMode without_gradients;
+  const ops::ModelThreads threads(request_.model.parameters().element_count());
+  const auto given = ops::retry_with_next_plugin(request_.operations, [&] {
+    try {
+      return generate(pack);
+    } catch (...) {
+      answerer_.reset();
+      throw;
+    }
+  });
+  for (auto answer = given.begin(); PackedSample & packed : pack.samples) {
+    auto answered = std::make_shared<Sample>(*packed.sample);
+    for (SampleText& text : answered->texts) {
+      const size_t prompt = evaluation::PromptAndAnswer(text).prompt.size();
+      text.ids.resize(prompt);
+      text.answer_mask.resize(prompt);
+      text.ids.insert(text.ids.end(), answer->tokens.begin(), answer->tokens.end());
+      text.answer_mask.resize(text.ids.size(), 1);
+      text.outcome.tokens = static_cast<float>(answer->tokens.size());
+      text.outcome.is_cut_off = answer->ended ? 0 : 1;
+      ++answer;
+    }
+    reward(*answered);
+    if (step) show(*answered, *step);
+    packed.sample = std::move(answered);
+  }
+}
+
+std::vector<infer::GeneratedAnswer> Rollouts::generate(const HostPack& pack) {
+  if (answerer_)
+    answerer_->forget_prompts();
+  else
+    answerer_.emplace(
+        request_.tokenizer, request_.model, request_.operations,
+        infer::BatchOptions{.cache_rows = std::max(infer::BatchOptions().cache_rows, request_.most_rows)});
+  const auto visual = visual_rows(pack);
+  std::vector<evaluation::Answerer::Question> questions;
+  for (size_t i = 0; i < pack.samples.size(); ++i) {
+    const PackedSample& packed = pack.samples[i];
+    const auto prompt = evaluation::PromptAndAnswer(packed.sample->texts.front()).prompt;
+    for (int64_t answer = 0; answer < settings_.answers; ++answer) {
+      const auto number = static_cast<uint64_t>(packed.position * settings_.answers + answer);
+      questions.push_back({prompt, *packed.sample, visual[i], {.temperature = 1, .seed = seed_, .answer = number}});
+    }
+  }
+  return answerer_->generate(questions, settings_.max_new_tokens);
+}
+
+// In the mode that the stage trains in: answers are drawn from the distribution whose gradient is taken.
+std::vector<at::Tensor> Rollouts::visual_rows(const HostPack& pack) const {
+  const model::Model& model = request_.model;
+  const int64_t size = request_.plan.model.image_size;
+  auto samples =
+      feed::model_samples(pack, size, [](const SampleText& text) { return std::vector<bool>(text.ids.size()); },
+                          {feed::Texts::share_frames, evaluation::repeats_of(model)});
+  for (model::Sample& sample : samples) sample.texts.resize(1);
+  const model::FrameReader reader = model.frame_reader(size, size);
+  const auto capacity = model::Capacity::of(samples, reader.rows_per_frame);
+  if (capacity.frames == 0) return std::vector<at::Tensor>(samples.size());
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const model::Pack read = model::make_pack(samples, capacity, reader, request_.operations.tensor_options());
+  const auto seen = model.encode(none, request_.operations, read, request_.stage.mode);
+  return model::visual_by_sample(seen.tokens.data, samples, reader.rows_per_frame);
+}
+
+void Rollouts::reward(Sample& answered) const {
+  std::vector<double> rewards;
+  for (const SampleText& text : answered.texts)
+    rewards.push_back(
+        rewards_.of({evaluation::decoded(request_.tokenizer, evaluation::PromptAndAnswer(text).answer),
+                     answered.answers, static_cast<int64_t>(text.outcome.tokens), text.outcome.is_cut_off == 0}));
+  const Advantages found = advantages(rewards, settings_.advantage());
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    Outcome& outcome = answered.texts[i].outcome;
+    outcome.reward = static_cast<float>(rewards[i]);
+    outcome.deviation = static_cast<float>(found.deviation);
+    double advantage = found.of_answers[i];
+    if (settings_.advantage() == plan::Rollouts::Advantage::centered) // a mean over tokens becomes their sum
+      advantage *= outcome.tokens / static_cast<double>(settings_.max_new_tokens);
+    outcome.advantage = static_cast<float>(advantage);
+  }
+}
+
+void Rollouts::show(const Sample& answered, int64_t step) {
+  if (!shown_) return;
+  if (std::exchange(shown_step_, step) != step) shown_prompts_ = 0;
+  if (shown_prompts_++ >= settings_.show) return;
+  nlohmann::json line = {
+      {"step", step},
+      {"key", answered.key},
+      {"prompt", evaluation::decoded(request_.tokenizer, evaluation::PromptAndAnswer(answered.texts.front()).prompt)},
+      {"expected", answered.answers},
+      {"answers", nlohmann::json::array()}};
+  for (const SampleText& text : answered.texts) line["answers"].push_back(shown_answer(request_.tokenizer, text));
+  shown_->append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  shown_->flush();
+}
+
+} // namespace fvlm::train

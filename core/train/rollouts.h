@@ -1,0 +1,58 @@
+// Rollouts: the model's own answers to the prompts of a pack, drawn with the weights of that step, and how much better
+// each is than the others to its prompt. They take the places that RolloutPrompts reserved for them.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "data/tokenizer.h"
+#include "evaluation/answerer.h"
+#include "model/model.h"
+#include "recipe/plan.h"
+#include "report/record_file.h"
+#include "train/rewards.h"
+
+#include <optional>
+
+namespace fvlm::train {
+
+struct RolloutsRequest {
+  const plan::Plan& plan;
+  const plan::Stage& stage; // with rollouts
+  const Tokenizer& tokenizer;
+  const model::Model& model; // that is trained
+  ops::Operations& operations;
+  int64_t most_rows; // of a pack
+  std::shared_ptr<recipe::Sandbox> lua;
+  std::filesystem::path shown; // the file that answers are written to; empty: none
+};
+
+class Rollouts {
+ public:
+  // What the request refers to outlives it. Throws Error(recipe) as Rewards does.
+  explicit Rollouts(const RolloutsRequest& request);
+
+  // Answers every prompt of the pack. A prompt's answers depend on the weights, the plan's seed, its position in the
+  // stage, and but for rounding on nothing else. `step`: that they are written down as of; nothing: they are not.
+  void answer(HostPack& pack, std::optional<int64_t> step);
+
+ private:
+  std::vector<infer::GeneratedAnswer> generate(const HostPack& pack);
+  std::vector<at::Tensor> visual_rows(const HostPack& pack) const; // of each sample
+  void reward(Sample& answered) const;
+  void show(const Sample& answered, int64_t step);
+
+  RolloutsRequest request_;
+  const plan::Rollouts& settings_;
+  Rewards rewards_;
+  std::optional<evaluation::Answerer> answerer_;
+  uint64_t seed_;
+  std::optional<report::RecordFile> shown_;
+  int64_t shown_step_ = -1, shown_prompts_ = 0; // the second: of that step
+};
+
+// Advantages of the answers to one prompt by their rewards, with the rewards' standard deviation.
+struct Advantages {
+  std::vector<double> of_answers;
+  double deviation = 0;
+};
+Advantages advantages(const std::vector<double>& rewards, plan::Rollouts::Advantage kind);
+
+} // namespace fvlm::train
