@@ -1,5 +1,6 @@
 """What the tests of tuning share whose model reads images of any size in cells: a recipe all.lua whose steps each have all samples of
 questions.tar, so that their order means nothing, and what its steps have to be."""
+import contextlib
 import io
 import json
 import sys
@@ -54,6 +55,17 @@ def write_videos(questions):
             add(f"{number:03}.json", json.dumps({"user": "<video>Which number?", "assistant": f"It is {number}."}).encode())
 
 
+@contextlib.contextmanager
+def answers_are_text(model, asked):
+    """The tokens behind so many stand for themselves, also those that images have in a prompt."""
+    def mask(input_ids, *others, **named):
+        return type(model).get_placeholder_mask(model, input_ids * (torch.arange(input_ids.shape[1]) < asked), *others, **named)
+    if hasattr(model, "get_placeholder_mask"):
+        model.get_placeholder_mask = mask
+    yield
+    model.__dict__.pop("get_placeholder_mask", None)
+
+
 class CellPictures(Pictures):
     begin = end = ""  # what the chat template has around an answer
 
@@ -62,17 +74,24 @@ class CellPictures(Pictures):
         return self.loss_of_answer(model, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
 
     def loss_of_answer(self, model, inputs, number):
-        asked = inputs["input_ids"].shape[1]
         answer = self.processor.tokenizer(f"{self.begin}It is {number}.{self.end}", return_tensors="pt")["input_ids"]
+        losses = self.label_losses(model, inputs, answer)
+        return losses.sum(), answer.numel(), inputs["input_ids"].shape[1]
+
+    @staticmethod
+    def label_losses(model, inputs, answer):
+        """Of each token of an answer, which the inputs have behind them from then on."""
+        asked = inputs["input_ids"].shape[1]
         inputs["input_ids"] = torch.cat([inputs["input_ids"], answer], 1)
         if "mm_token_type_ids" in inputs:
             inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(answer)], 1)
         del inputs["attention_mask"]
         end = inputs["input_ids"].shape[1]
-        logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
+        with answers_are_text(model.model, asked):
+            logits = model(**inputs, logits_to_keep=torch.arange(asked - 1, end - 1)).logits[0]
         if len(logits) == end:  # of a model that does not know logits_to_keep
             logits = logits[asked - 1:end - 1]
-        return torch.nn.functional.cross_entropy(logits, answer[0], reduction="sum"), answer.numel(), end
+        return torch.nn.functional.cross_entropy(logits, answer[0], reduction="none")
 
     def mean_loss(self, model):
         parts = [self.summed_loss(model, number) for number in range(SAMPLES)]
@@ -169,6 +188,50 @@ class ImageTraining(CellTraining):
             "--run-dir", "small")
         for packed, alone in zip(losses("packed"), losses("small"), strict=True):
             self.assertAlmostEqual(packed, alone, delta=2e-4 * packed)
+
+
+class RewardTraining:
+    """Of answers that the model gives itself; mixed into CellTraining, of a module that has a recipe all.lua with a set `asked`."""
+
+    def test_steps_on_rewards_are_those_of_transformers(self):
+        kl, text = 0.2, (folder / "all.lua").read_text()
+        objective = "fvlm.grpo { answers = 3, max_new_tokens = 6, reward = function(answer) return #answer.text % 4 end, kl = 0.2, show = 100 }"
+        (folder / "rewards.lua").write_text(text.replace('fvlm.next_token { on = "answer" }', objective).replace(f"samples = {4 * SAMPLES}", f"samples = {2 * SAMPLES}"))
+        run(engine, "train", "rewards.lua", "--run-dir", "rewards")
+        shown = [json.loads(line) for line in (folder / "rewards" / "sft" / "rollouts.jsonl").read_text().splitlines()]
+        model, reference = loaded("hf"), loaded("hf")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
+        for line in metrics("rewards"):
+            losses = []
+            for prompt in (prompt for prompt in shown if prompt["step"] == line["step"]):
+                rewards = torch.tensor([answer["reward"] for answer in prompt["answers"]])
+                for answer, advantage in zip(prompt["answers"], (rewards - rewards.mean()) / (rewards.std() + 1e-4), strict=True):
+                    self.assertAlmostEqual(answer["advantage"], advantage.item(), delta=1e-4)
+                    self.assertEqual(answer["reward"], len(answer["text"].encode()) % 4)
+                    of_both = [self.label_losses(each, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{int(prompt['key'])}.png"]),
+                                                 torch.tensor([answer["ids"]])) for each in (model, reference)]
+                    difference = of_both[0] - of_both[1].detach()
+                    losses.append((advantage * of_both[0] + kl * (difference.exp() - difference - 1)).mean())
+            self.assertEqual(len(losses), 3 * SAMPLES)
+            loss = sum(losses) / len(losses)
+            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {line['step']}")
+            optimizer.zero_grad()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {line['step']}")
+            optimizer.step()
+        self.assertGreater(line["reference_kl"], 0)
+
+    def test_evaluation_has_the_answers_of_generation(self):
+        run(engine, "eval", "all.lua", "--model", "model", "--set", "stages.sft.evaluation.sets.asked.measure=answer",
+            "--set", "stages.sft.evaluation.sets.asked.max_new_tokens=8", "--scores", "scores.jsonl")
+        scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+        self.assertEqual(len(scores), SAMPLES)
+        for score in scores:
+            self.assertEqual(score["expected"], [f"It is {int(score['key'])}."])
+            ours = json.loads(run(engine, "generate", "model", "--image", f"question-{int(score['key'])}.png", "--prompt", "Which number?",
+                                  "--max-tokens", 8, "--json"))
+            self.assertEqual(score["answer"], ours["text"].strip(" \t\r\n"))
 
 
 class VideoTraining:

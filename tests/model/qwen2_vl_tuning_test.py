@@ -16,7 +16,7 @@ LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl")
 
 import peft
 from picture_questions import answer, draw_picture, engine, folder, inputs_of, loaded, losses, make, run, torch, weights
-from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, VideoTraining, write_questions, write_videos
+from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, RewardTraining, VideoTraining, write_questions, write_videos
 from qwen2_vl_processor import processor_of
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
@@ -43,7 +43,7 @@ class QwenVl(CellPictures):
         return inputs["image_grid_thw"].prod(1).sum().item() // 4
 
 
-class Training(QwenVl, VideoTraining, CellTraining, unittest.TestCase):
+class Training(QwenVl, VideoTraining, RewardTraining, CellTraining, unittest.TestCase):
     attending = LAYERS - (HAS_DELTA_RULE or HAS_CONVOLUTION)
 
     def uncounted(self, counted):
