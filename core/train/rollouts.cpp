@@ -19,11 +19,16 @@ uint64_t size_of(const std::filesystem::path& file) {
   return std::filesystem::exists(file) ? std::filesystem::file_size(file) : 0;
 }
 
-nlohmann::json shown_answer(const Tokenizer& tokenizer, const SampleText& text) {
+double rounded(double value) {
+  constexpr double places = 1e6;
+  return std::round(value * places) / places;
+}
+
+nlohmann::ordered_json shown_answer(const Tokenizer& tokenizer, const SampleText& text) {
   const std::vector<TokenId> ids = evaluation::PromptAndAnswer(text).answer;
   return {{"text", evaluation::decoded(tokenizer, ids)},
-          {"reward", text.outcome.reward},
-          {"advantage", text.outcome.advantage},
+          {"reward", rounded(text.outcome.reward)},
+          {"advantage", rounded(text.outcome.advantage)},
           {"ended", text.outcome.is_cut_off == 0},
           {"ids", ids}};
 }
@@ -138,12 +143,12 @@ void Rollouts::show(const Sample& answered, int64_t step) {
   if (!shown_) return;
   if (std::exchange(shown_step_, step) != step) shown_prompts_ = 0;
   if (shown_prompts_++ >= settings_.show) return;
-  nlohmann::json line = {
+  nlohmann::ordered_json line = {
       {"step", step},
       {"key", answered.key},
       {"prompt", evaluation::decoded(request_.tokenizer, evaluation::PromptAndAnswer(answered.texts.front()).prompt)},
       {"expected", answered.answers},
-      {"answers", nlohmann::json::array()}};
+      {"answers", nlohmann::ordered_json::array()}};
   for (const SampleText& text : answered.texts) line["answers"].push_back(shown_answer(request_.tokenizer, text));
   shown_->append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   shown_->flush();

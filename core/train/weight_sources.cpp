@@ -1,7 +1,7 @@
 #include "train/weight_sources.h"
 
-#include "budget/parameter_groups.h"
 #include "model/loading.h"
+#include "train/groups.h"
 #include "train/initial_model.h"
 
 namespace fvlm::train {
@@ -19,7 +19,7 @@ Views views_of(const ModelDirectory& directory) {
 void find_in(const Views& views, const model::Parameters& parameters, UntrainedWeights& found) {
   for (const ops::Parameter& parameter : parameters.all()) {
     if (parameter.in_base || parameter.gradient.defined() || !parameter.scheme.empty()) continue;
-    const std::string name = budget::directory_name(parameter.name);
+    const std::string name = directory_name(parameter.name);
     const auto view = views.find(name);
     if (view == views.end() || found.contains(name)) continue;
     const TensorView& stored = *view->second;
