@@ -131,8 +131,8 @@ class Runs:
         for one, other in zip(a, b):
             assert one == other, f"{left}: {one}\n{right}: {other}"
 
-    def expect_near(self, left, right):
-        """Weights, losses, and the same samples at the same steps."""
+    def expect_near(self, left, right, scale=0):
+        """Weights, losses, and the same samples at the same steps. `scale`: of what losses are sums of, where that is larger."""
         most = 0
         for stage in self.stages:
             a, b = self.tensors(left, stage), self.tensors(right, stage)
@@ -149,7 +149,7 @@ class Runs:
         for one, other in zip(a, b):
             if one["kind"] == "step":
                 for key in ("loss", "gradient_norm"):
-                    assert abs(one[key] - other[key]) <= 1e-5 * abs(one[key]), f"{one}\n{other}"
+                    assert abs(one[key] - other[key]) <= 1e-5 * max(abs(one[key]), scale), f"{one}\n{other}"
                 for key in ("samples", "samples_used", "text_tokens", "frames"):
                     assert one[key] == other[key], f"{key}: {one}\n{other}"
         return most
@@ -182,6 +182,25 @@ def evaluation_equals_one_process(runs):
                 assert together[name] == value, f"{stage}, {ranks} ranks: {name} is {together[name]!r}, and {value!r} of one process"
             assert "loss" in values and "accuracy" in values, one
         print(f"{ranks} ranks: evaluations are those of one process, to the bit")
+
+
+def rewards_equal_one_process(runs):
+    """A prompt gets the same answers whichever rank has it."""
+    of_pairs = 'data = mix { { data .. "/pairs/*.tar" } }, objective = fvlm.dpo { beta = 0.1 }'
+    of_answers = ('data = mix { { data .. "/questions/*.tar" } }, '
+                  'objective = fvlm.grpo { answers = 4, max_new_tokens = 8, reward = function(answer) return #answer.text end, kl = 0.1 }')
+    assert of_pairs in recipe()
+    folder = runs.folder / "rewards"
+    folder.mkdir()
+    rewarded = Runs(folder, recipe().replace(of_pairs, of_answers))
+    for ranks in (1, 2):
+        rewarded.train(f"ranks-{ranks}", ranks)
+    most = rewarded.expect_near("ranks-1", "ranks-2", scale=1)
+    lines = [[line for line in rewarded.metrics(f"ranks-{ranks}") if line["stage"] == "prefer" and line["kind"] == "step"] for ranks in (1, 2)]
+    for one, other in zip(*lines):
+        for key in ("reward", "reward_deviation", "answer_tokens", "cut_off_share"):
+            assert abs(one[key] - other[key]) < 1e-5, f"{key}: {one}\n{other}"
+    print(f"2 ranks, rewards: weights and moments within {most:.2g} of one process")
 
 
 def a_checkpoint_is_of_all_ranks(runs):
@@ -453,7 +472,7 @@ def ranks_of(torchrun):
     return sorted(found)
 
 
-TESTS = (equals_one_process, evaluation_equals_one_process, a_checkpoint_is_of_all_ranks, zero_changes_no_bit,
+TESTS = (equals_one_process, evaluation_equals_one_process, rewards_equal_one_process, a_checkpoint_is_of_all_ranks, zero_changes_no_bit,
          accumulates_unequal_packs, begins_anew_together, resumes_to_the_same_bits, resumes_with_other_ranks,
          fills_the_memory_of_the_least_rank, names_the_failed_rank, ignores_broken_pipes_from_the_start,
          names_the_address_where_nobody_is, refuses_different_ranks, doctor_compares_the_ranks,
