@@ -72,6 +72,8 @@ class Run {
     const auto stages = wanted_stages();
     require_equal_views(ranks_, resolved_, registry_, request_.device, request_.zero);
     if (ranks_.context_count() > 1) require_context_parallel(plan_, stages);
+    for (const plan::Stage* stage : stages)
+      if (const plan::Rollouts* rollouts = stage->rollouts()) const Rewards tried(*rollouts, resolved_.lua);
     const Place place = open(stages);
     const auto metrics =
         leads() ? std::make_unique<report::MetricsLog>(

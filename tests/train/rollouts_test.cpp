@@ -127,6 +127,22 @@ TEST_F(RolloutRun, MemoryIsPlannedForEveryAnswer) {
   EXPECT_EQ(plan.stages.back().largest_sample(1).tokens, 4 * (2 + 48));
 }
 
+TEST_F(RolloutRun, APlanFileKeepsWhatItsFunctionWas) {
+  learn_from("fvlm.grpo { answers = 2, max_new_tokens = 8, reward = function(answer) return answer.tokens end }", "samples = 8");
+  run("run", {}, {.max_steps = 1});
+  recipe::Request request;
+  request.file = folder("run") / "plan.json";
+  const recipe::Resolved read = recipe::resolve(request);
+  EXPECT_EQ(read.hash, resolved().hash);
+  const auto* reward = std::get_if<plan::LuaFunction>(&read.plan.stages.back().rollouts()->reward);
+  ASSERT_TRUE(reward);
+  EXPECT_THAT(reward->defined, HasSubstr("small.lua"));
+  TrainRequest elsewhere;
+  elsewhere.folder = folder("elsewhere");
+  EXPECT_THAT(mistake([&] { train(read, elsewhere, registry_); }), HasSubstr("a plan file holds no functions"));
+  EXPECT_FALSE(fs::exists(folder("elsewhere") / "align")) << "before anything is trained";
+}
+
 TEST_F(RolloutRun, MistakesAreNamed) {
   learn_from("fvlm.grpo { answers = 4, max_new_tokens = 8, reward = function(answer) return answer.lenght end }");
   EXPECT_THAT(

@@ -148,7 +148,11 @@ class LuaFunctionType : public Type<plan::LuaFunction> {
   explicit LuaFunctionType(std::string signature) : signature_(std::move(signature)) {}
   std::string expected() const override { return "a function"; }
   std::string lua_type() const override { return signature_; }
-  bool accepts(const Value& value) const override { return std::holds_alternative<FunctionId>(value.data); }
+  bool accepts(const Value& value) const override {
+    if (std::holds_alternative<FunctionId>(value.data)) return true;
+    const Table* written = as_table(value); // in a plan file
+    return written && find_field(*written, "index") && find_field(*written, "code");
+  }
   bool read(Reader& reader, const Value& value, plan::LuaFunction& out) const override {
     reader.record_origin(value.origin);
     if (auto* function = std::get_if<FunctionId>(&value.data)) {
