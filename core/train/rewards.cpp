@@ -29,8 +29,9 @@ constexpr std::array<NamedMeasure, 5> measures{
      {AnswerMeasure::contains, "contains", evaluation::contains}}};
 
 recipe::Json seen_by_function(const GivenAnswer& answer) {
-  recipe::Json seen = {
-      {"text", answer.text}, {"expected", answer.expected}, {"tokens", answer.tokens}, {"ended", answer.ended}};
+  recipe::Json seen = {{"prompt", answer.prompt}, {"text", answer.text},   {"expected", answer.expected},
+                       {"tokens", answer.tokens}, {"ended", answer.ended}, {"key", answer.key},
+                       {"source", answer.source}};
   for (const NamedMeasure& measure : measures) seen[measure.name] = measure.of(answer.text, answer.expected);
   return seen;
 }
@@ -45,7 +46,7 @@ Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox
         .at(function->defined)
         .advise("train from the recipe; the run's folder recipe/ has it");
   const std::vector<std::string> expected{""};
-  of({"", expected, 1, true});
+  of({"", "", expected, 1, true, "", ""});
 }
 
 double Rewards::of(const GivenAnswer& answer) const {

@@ -10,10 +10,11 @@
 namespace fvlm::train {
 
 struct GivenAnswer {
-  std::string text;
+  std::string prompt, text;
   const std::vector<std::string>& expected; // all that are right: at least one
   int64_t tokens = 0;
-  bool ended = false; // by itself, not by max_new_tokens
+  bool ended = false;      // by itself, not by max_new_tokens
+  std::string key, source; // of the sample
 };
 
 class Rewards {

@@ -123,10 +123,16 @@ std::vector<at::Tensor> Rollouts::visual_rows(const HostPack& pack) const {
 
 void Rollouts::reward(Sample& answered) const {
   std::vector<double> rewards;
-  for (const SampleText& text : answered.texts)
-    rewards.push_back(
-        rewards_.of({evaluation::decoded(request_.tokenizer, evaluation::PromptAndAnswer(text).answer),
-                     answered.answers, static_cast<int64_t>(text.outcome.tokens), text.outcome.is_cut_off == 0}));
+  for (const SampleText& text : answered.texts) {
+    const evaluation::PromptAndAnswer read(text);
+    rewards.push_back(rewards_.of({.prompt = evaluation::decoded(request_.tokenizer, read.prompt),
+                                   .text = evaluation::decoded(request_.tokenizer, read.answer),
+                                   .expected = answered.answers,
+                                   .tokens = static_cast<int64_t>(text.outcome.tokens),
+                                   .ended = text.outcome.is_cut_off == 0,
+                                   .key = answered.key,
+                                   .source = answered.source}));
+  }
   const Advantages found = advantages(rewards, settings_.advantage());
   for (size_t i = 0; i < rewards.size(); ++i) {
     Outcome& outcome = answered.texts[i].outcome;

@@ -127,8 +127,26 @@ TEST_F(RolloutRun, MemoryIsPlannedForEveryAnswer) {
   EXPECT_EQ(plan.stages.back().largest_sample(1).tokens, 4 * (2 + 48));
 }
 
+TEST_F(RolloutRun, AFunctionSeesTheSample) {
+  learn_from("fvlm.grpo { answers = 2, max_new_tokens = 4, show = 100, reward = function(answer)\n"
+             "  if answer.source == '' then return 0 end -- the answer that is tried before training\n"
+             "  assert(#answer.expected == 1)\n"
+             "  return 100 * tonumber(answer.key) + (answer.prompt:find('^user\\n.*%?\\nassistant$') and 1 or 0)\n"
+             "end }",
+             "samples = 8");
+  run("seen", {"log_every=1"});
+  const auto lines = split(read_file(folder("seen") / "prefer/rollouts.jsonl"), '\n');
+  ASSERT_EQ(lines.size(), 9); // the last is empty
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    const auto line = nlohmann::json::parse(lines[i]);
+    for (const auto& answer : line["answers"])
+      EXPECT_EQ(answer["reward"], 100 * std::stoi(line["key"].get<std::string>()) + 1) << lines[i];
+  }
+}
+
 TEST_F(RolloutRun, APlanFileKeepsWhatItsFunctionWas) {
-  learn_from("fvlm.grpo { answers = 2, max_new_tokens = 8, reward = function(answer) return answer.tokens end }", "samples = 8");
+  learn_from("fvlm.grpo { answers = 2, max_new_tokens = 8, reward = function(answer) return answer.tokens end }",
+             "samples = 8");
   run("run", {}, {.max_steps = 1});
   recipe::Request request;
   request.file = folder("run") / "plan.json";

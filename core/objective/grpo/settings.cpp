@@ -7,7 +7,8 @@ namespace {
 
 // For editors.
 constexpr const char* reward_function =
-    "fun(answer: { text: string, expected: string[], tokens: integer, ended: boolean, exact_match: number, f1: number, "
+    "fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, "
+    "source: string, exact_match: number, f1: number, "
     "vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number";
 
 } // namespace
