@@ -9,6 +9,7 @@
 #include "cli/tensor_module.h"
 #include "data/stream/check_samples.h"
 #include "feed/mix_data.h"
+#include "recipe/schema/schema.h"
 
 #include <fmt/format.h>
 
@@ -43,18 +44,12 @@ std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::
   return mixes;
 }
 
-// Mixes with the same key hold the same samples, whatever their weights.
+// Mixes with the same key have the same samples and read them alike, whatever their weights.
 std::string key_of(const NamedMix& named) {
-  const plan::Mix& mix = named.mix;
-  std::string key = fmt::format("{} {} {} {} {}", named.texts, mix.max_frames, mix.max_text_tokens,
-                                mix.replicate_image_frames, mix.preprocessed.value_or(""));
-  for (const plan::Source& source : mix.sources) {
-    key += source.text_only() ? "\ntext" : "\nshards";
-    for (const auto& pattern : source.patterns()) key += " " + pattern;
-    key += "\nroot " + source.root.value_or("");
-    for (const auto& [part, field] : source.fields) key += fmt::format(" {}={}", part, field);
-  }
-  return key;
+  plan::Mix mix = named.mix;
+  mix.text_ratio.reset();
+  for (plan::Source& source : mix.sources) source.weight = {}, source.epochs = {};
+  return fmt::format("{} {}", named.texts, recipe::mix_schema()->write(mix, recipe::Write::everything).dump());
 }
 
 CheckedMix check_mix(const plan::Plan& plan, const NamedMix& named, Registry& registry, int threads) {

@@ -122,7 +122,8 @@ int serve_model(Arguments arguments) {
   const bool has_cells = preparation.has_cells();
   int64_t video_frames = preparation.most_frames(model.input.media.max_frames);
   // Where frames are cells, max_frames of a run counts these, and clients count frames.
-  if (has_cells) video_frames = preparation.processor()->video ? MediaOptions().max_frames : 0;
+  if (has_cells)
+    video_frames = preparation.processor()->video ? parsed->integer_or("frames", MediaOptions().max_frames, 1) : 0;
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);

@@ -30,7 +30,7 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::span
 }
 
 void StreamingDetokenizer::hold(TokenId id) {
-  const bool known = id >= 0 && static_cast<size_t>(id) < tokenizer_.size();
+  const bool known = tokenizer_.contains(id);
   if (known && tokenizer_.is_special(id) && std::ranges::find(shown_, id) == shown_.end()) return;
   if (known && tokenizer_.is_byte_fallback(id)) {
     begins_ = false;

@@ -59,7 +59,9 @@ class Tokenizer {
   // The bytes that a token stands for. Throws Error(data) for an id without a token.
   const std::string& bytes_of(TokenId id) const;
   bool has(TokenId id) const { return known_[static_cast<size_t>(id)]; } // of an id below size()
-  std::optional<TokenId> added_id(std::string_view content) const;       // of a token that is matched before others
+  // Of any id: decoders may have more rows than there are tokens, and vocabularies holes.
+  bool contains(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < size() && has(id); }
+  std::optional<TokenId> added_id(std::string_view content) const; // of a token that is matched before others
   std::optional<TokenId> special_id(std::string_view content) const;
   bool special_at(std::string_view text, size_t at) const;        // whether a special token is spelled there
   const std::filesystem::path& folder() const { return folder_; } // of the file; empty for from_json()

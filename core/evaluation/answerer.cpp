@@ -11,7 +11,6 @@
 #include <array>
 #include <map>
 #include <string_view>
-#include <utility>
 
 namespace fvlm::evaluation {
 namespace {
@@ -48,6 +47,14 @@ std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Model& mod
   return ends;
 }
 
+// Short answers end as those do that the model is trained on, whatever else ends an answer.
+infer::StopRules own_end(const Tokenizer& tokenizer, const Sample& sample) {
+  if (!sample.has_short_answer || sample.texts.empty() || sample.texts.front().ids.empty()) return {};
+  const TokenId last = sample.texts.front().ids.back();
+  if (!tokenizer.contains(last) || !tokenizer.is_special(last)) return {}; // of a text that was cut
+  return {.stop_token_ids = {last}};
+}
+
 } // namespace
 
 PromptAndAnswer::PromptAndAnswer(const SampleText& text) {
@@ -61,7 +68,7 @@ PromptAndAnswer::PromptAndAnswer(const SampleText& text) {
 }
 
 std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
-  std::erase_if(ids, is_placeholder);
+  std::erase_if(ids, [&](TokenId id) { return !tokenizer.contains(id); });
   return trimmed(tokenizer.decode(ids, true));
 }
 
@@ -84,6 +91,16 @@ std::string first_line(const std::string& answer) {
   return "";
 }
 
+std::string answer_text(const Tokenizer& tokenizer, const Sample& sample, std::vector<TokenId> ids) {
+  std::string text = decoded(tokenizer, std::move(ids));
+  return sample.has_short_answer ? first_line(text) : text;
+}
+
+std::vector<std::string> expected_answers(const Tokenizer& tokenizer, const Sample& sample, const SampleText& text) {
+  if (!sample.answers.empty()) return sample.answers;
+  return {decoded(tokenizer, PromptAndAnswer(text).answer)};
+}
+
 Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops,
                    const infer::BatchOptions& options)
     : tokenizer_(tokenizer), model_(model), batch_(model, ops, ends_of(tokenizer, model), options) {}
@@ -94,7 +111,8 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
   const Sample* sample = nullptr;  // of the question before
   for (size_t i = 0; i < questions.size(); ++i) {
     const Question& question = questions[i];
-    if (std::exchange(sample, &question.sample) != sample) ++samples_;
+    if (sample != &question.sample) ++samples_;
+    sample = &question.sample;
     const std::vector<int64_t> prompt(question.prompt.begin(), question.prompt.end());
     const at::Tensor visual = visual_of(question);
     const int64_t rows = model::rows_of(prompt, 1, visual.defined() ? visual.size(0) : 0);
@@ -102,10 +120,11 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
     if (prompt.empty() || room < 1) continue;
     const int64_t number = batch_.add({.tokens = prompt,
                                        .visual = visual,
-                                       .max_tokens = std::min(tokens, room),
+                                       .max_tokens = std::min({tokens, room, question.most_tokens}),
                                        .sampling = question.sampling,
                                        .visual_keys = visual_keys(question, visual, samples_),
-                                       .grids = question.sample.grids()});
+                                       .grids = question.sample.grids(),
+                                       .stop = own_end(tokenizer_, question.sample)});
     asked[number] = i;
   }
   for (infer::GeneratedAnswer& answer : batch_.finish()) answers[asked.at(answer.number)] = std::move(answer);
@@ -115,10 +134,9 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
 std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) {
   std::vector<std::string> answers;
   const auto generated = generate(questions, tokens);
-  for (size_t i = 0; i < questions.size(); ++i) {
-    const std::string text = decoded(tokenizer_, {generated[i].tokens.begin(), generated[i].tokens.end()});
-    answers.push_back(questions[i].sample.has_short_answer ? first_line(text) : text);
-  }
+  for (size_t i = 0; i < questions.size(); ++i)
+    answers.push_back(
+        answer_text(tokenizer_, questions[i].sample, {generated[i].tokens.begin(), generated[i].tokens.end()}));
   return answers;
 }
 

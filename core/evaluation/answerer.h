@@ -5,6 +5,7 @@
 #include "infer/generation_batch.h"
 #include "model/model.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 // it.
 std::string first_line(const std::string& answer);
 
+// What is compared with the expected answers to the sample.
+std::string answer_text(const Tokenizer& tokenizer, const Sample& sample, std::vector<TokenId> ids);
+
+// All that are right for the sample: its own list, or else the text's answer.
+std::vector<std::string> expected_answers(const Tokenizer& tokenizer, const Sample& sample, const SampleText& text);
+
 class Answerer {
  public:
   // The first three outlive it. After an exception of what follows it cannot be used any more.
@@ -34,14 +41,15 @@ class Answerer {
     const Sample& sample;          // that the prompt is of
     at::Tensor visual;             // of the sample's frames, [rows, decoder width]; undefined: it has none
     infer::Sampling sampling = {}; // the likeliest tokens, unless it says otherwise
+    int64_t most_tokens = std::numeric_limits<int64_t>::max(); // of its answer, whatever others may have
   };
   // At most `tokens` tokens each, up to the end of the turn, as far as the decoder has positions. None for an empty
   // prompt. Several questions of one sample share what is computed of its prompt.
   std::vector<infer::GeneratedAnswer> generate(const std::vector<Question>& questions, int64_t tokens);
   // Their texts.
   std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens);
-  // To be called when the model's weights have changed.
-  void forget_prompts() { batch_.forget_prompts(); }
+  // See infer::GenerationBatch.
+  void clear_prefix_cache() { batch_.clear_prefix_cache(); }
 
  private:
   const Tokenizer& tokenizer_;

@@ -182,8 +182,8 @@ Sample Questions::measure(const DrawnSample& drawn) const {
     sample.copies = media.copies();
     sample.media.tiles = media.tiles();
     sample.media.times = media.times();
-    is_video = preparation.has_own_videos() && !media.times().empty();
-    if (is_video && preparation.has_video_text()) words = video_text(media.times(), media.seconds());
+    is_video = !media.times().empty() || (media.tiles().empty() && media.frames() > media.copies());
+    if (!media.times().empty() && preparation.has_video_text()) words = video_text(media.times(), media.seconds());
   }
   for (Conversation& conversation : parsed.conversations) {
     if (request_.visual_rows.in_place && !located.question.media.empty())
@@ -192,7 +192,7 @@ Sample Questions::measure(const DrawnSample& drawn) const {
     ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  MarkedFrames frames{sample.frames, sample.rows_per_frame, true, {}, {}};
+  MarkedFrames frames{sample.frames, sample.rows_per_frame, !is_video, {}, {}};
   if (preparation.has_tile_text()) add_tile_texts(frames, *tokenizer_, preparation.tile_form(), sample.media.tiles);
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);

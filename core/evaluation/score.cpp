@@ -37,8 +37,8 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
 }
 
 // The text whose answer is right.
-PromptAndAnswer correct_text(const Sample& sample) {
-  return PromptAndAnswer(sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0))));
+const SampleText& correct_text(const Sample& sample) {
+  return sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0)));
 }
 
 void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, Answerer& answerer,
@@ -46,9 +46,8 @@ void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, A
   auto answers = generate_answers(loaded, scored_pack, answerer, set.settings().max_new_tokens.value_or(128));
   for (size_t i = 0; i < answers.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
-    Answers expected = sample.answers;
-    if (expected.empty()) expected = {decoded(set.tokenizer(decoder), correct_text(sample).answer)};
-    scored_pack.scores[i].generated = {std::move(answers[i]), std::move(expected)};
+    scored_pack.scores[i].generated = {std::move(answers[i]),
+                                       expected_answers(set.tokenizer(decoder), sample, correct_text(sample))};
   }
 }
 
@@ -156,7 +155,7 @@ std::vector<std::string> generate_answers(const HostPack& loaded, const ScoredPa
   std::vector<Answerer::Question> questions;
   for (size_t i = 0; i < scored_pack.samples.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
-    questions.push_back({correct_text(sample).prompt, sample, scored_pack.visual[i]});
+    questions.push_back({PromptAndAnswer(correct_text(sample)).prompt, sample, scored_pack.visual[i]});
   }
   return answerer.answers(questions, tokens);
 }

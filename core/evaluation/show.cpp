@@ -80,7 +80,8 @@ class SampleWriter {
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& model_sample,
            const std::vector<std::string>& answers, const std::optional<FrameMaps>& maps) {
     const auto& texts = packed.sample->texts;
-    const PromptAndAnswer correct(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
+    const SampleText& text = texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0)));
+    const PromptAndAnswer correct(text);
     const std::string number = fmt::format("{:03}", shown_++);
     const std::string source(packed.sample->bytes.begin(), packed.sample->bytes.end());
     Json sample{{"set", set_.name(decoder_)},
@@ -92,7 +93,7 @@ class SampleWriter {
                 {"expected", decoded(tokenizer(), correct.answer)},
                 {"answer", answers.front()}};
     if (!source.empty()) sample["read_as_bytes"] = true;
-    if (set_.settings().measure == plan::Measure::answer) add_modes(packed, correct, answers, sample);
+    if (set_.settings().measure == plan::Measure::answer) add_modes(packed, text, answers, sample);
     if (score.texts.size() > 1)
       for (size_t i = 0; i < score.texts.size(); ++i)
         sample["options"].push_back({{"text", decoded(tokenizer(), PromptAndAnswer(texts[i]).answer)},
@@ -116,10 +117,9 @@ class SampleWriter {
   const Tokenizer& tokenizer() const { return set_.tokenizer(decoder_); }
 
   // The answer of each of the set's modes, which measures answers.
-  void add_modes(const PackedSample& packed, const PromptAndAnswer& text, const std::vector<std::string>& answers,
+  void add_modes(const PackedSample& packed, const SampleText& text, const std::vector<std::string>& answers,
                  Json& sample) const {
-    Answers expected = packed.sample->answers;
-    if (expected.empty()) expected = {decoded(tokenizer(), text.answer)};
+    const Answers expected = expected_answers(tokenizer(), *packed.sample, text);
     for (size_t i = 0; i < answers.size(); ++i)
       sample["answers"].push_back({{"mode", set_.settings().modes[i]},
                                    {"text", answers[i]},

@@ -146,7 +146,7 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
 }
 
 void Generator::prepare_frames(int64_t image_size) {
-  if (!frame_graphs_ || config().connector->reads_bytes()) return;
+  if (!frame_graphs_ || config().connector->reads_bytes() || model_->encoder().reads_cells()) return;
   const c10::InferenceMode without_autograd;
   frame_graphs_->prepare(image_size, image_size);
 }
