@@ -200,6 +200,10 @@ void ChatSession::set(const std::string& argument) {
       sampling.min_p = number_of(value);
     } else if (name == "repetition-penalty") {
       sampling.repetition_penalty = number_of(value);
+    } else if (name == "frequency-penalty") {
+      sampling.frequency_penalty = number_of(value);
+    } else if (name == "presence-penalty") {
+      sampling.presence_penalty = number_of(value);
     } else if (name == "top-k") {
       sampling.top_k = whole_number_of(value);
     } else if (name == "seed") {
@@ -215,9 +219,10 @@ void ChatSession::set(const std::string& argument) {
     settings_ = changed;
   }
   const auto thinking = model_.prompts.thinking_switch();
-  fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {}{}\n",
+  fmt::print("temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, frequency-penalty {}, "
+             "presence-penalty {}, seed {}, max-tokens {}{}\n",
              sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
-             sampling.seed, changed.max_tokens,
+             sampling.frequency_penalty, sampling.presence_penalty, sampling.seed, changed.max_tokens,
              !thinking                                    ? ""
              : changed.thinking.value_or(thinking->is_on) ? ", thinking on"
                                                           : ", thinking off");

@@ -130,7 +130,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   key_cells_by_image(prompt);
   order_visual_rows(prompt);
   Sampler sampler(prompt.sampling);
-  check(prompt.stop);
+  check(prompt.stop, prompt.sampling);
   Scheduler::Prompt scheduled;
   scheduled.number = prompts_;
   if (prompt.visual.defined() && model::placeholders_of(prompt.tokens) == 0)
@@ -157,12 +157,14 @@ std::vector<int64_t> GenerationBatch::ends_of(const StopRules& stop) const {
   return ends;
 }
 
-void GenerationBatch::check(const StopRules& stop) const {
+void GenerationBatch::check(const StopRules& stop, const Sampling& sampling) const {
   const int64_t vocabulary = model_.config().decoder.vocab_size;
-  for (const int64_t token : stop.stop_token_ids)
-    if (token < 0 || token >= vocabulary)
-      throw Error(ErrorKind::usage, "stop_token_ids: expected tokens of the model's {}, got {}", vocabulary, token)
-          .at("stop_token_ids");
+  const auto require = [&](int64_t token, const char* field) {
+    if (token >= 0 && token < vocabulary) return;
+    throw Error(ErrorKind::usage, "{}: expected tokens of the model's {}, got {}", field, vocabulary, token).at(field);
+  };
+  for (const int64_t token : stop.stop_token_ids) require(token, "stop_token_ids");
+  for (const auto& [token, bias] : sampling.logit_bias) require(token, "logit_bias");
   const std::vector<int64_t> ends = ends_of(stop);
   if (std::ssize(std::set(ends.begin(), ends.end())) == vocabulary)
     throw Error(ErrorKind::usage, "stop_token_ids: every token of the model ends the answer").at("stop_token_ids");
@@ -204,7 +206,7 @@ void GenerationBatch::reserve() {
   if (draft_model_) draft_model_->resize(pages);
 }
 
-void GenerationBatch::forget_prompts() {
+void GenerationBatch::clear_prefix_cache() {
   const SchedulerCounts present = scheduler_.counts();
   scheduler_.resize(present.pages, present.slots);
   if (draft_model_) draft_model_->resize(present.pages);

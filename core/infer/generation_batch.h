@@ -101,8 +101,9 @@ class GenerationBatch {
   int64_t add(Prompt prompt);
   // Forgets a prompt and its answer, wherever it is, and gives its pages back. False: its answer is over.
   bool cancel(int64_t number);
-  // What was computed of prompts serves no later ones, as the weights have changed. Nothing is being answered.
-  void forget_prompts();
+  // No later prompt shares rows with those so far. To be called when the weights have changed, with no prompt in
+  // flight.
+  void clear_prefix_cache();
   // One pass: a token for every answer whose prompt has been read. On a GPU the tokens may be those of the pass before,
   // while the device computes the next one. Returns false, and does nothing, if there is nothing to answer. After an
   // exception the batch cannot be used any more.
@@ -177,7 +178,7 @@ class GenerationBatch {
   std::map<int64_t, int64_t> draw(const PassInFlight& last);
   // Tokens that end an answer by these rules.
   std::vector<int64_t> ends_of(const StopRules& stop) const;
-  void check(const StopRules& stop) const;
+  void check(const StopRules& stop, const Sampling& sampling) const;
   // Makes the tokens that the answer may not continue with impossible.
   void hide_tokens_of(const Answer& answer, const at::Tensor& logits);
   // Of the tokens behind the first rows of a part; `logits`: of these rows.

@@ -6,6 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/concat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/index_add.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
@@ -16,8 +17,25 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace fvlm::infer {
+namespace {
+
+// Of tokens of the vocabulary; others are left out.
+at::Tensor plus(const at::Tensor& logits, const std::map<int64_t, double>& added) {
+  std::vector<int64_t> tokens;
+  std::vector<double> values;
+  for (const auto& [token, value] : added) {
+    if (token < 0 || token >= logits.size(0)) continue;
+    tokens.push_back(token);
+    values.push_back(value);
+  }
+  return logits.index_add(0, at::tensor(tokens, at::kLong).to(logits.device()),
+                          at::tensor(values, logits.scalar_type()).to(logits.device()));
+}
+
+} // namespace
 
 Sampler::Sampler(const Sampling& sampling)
     : sampling_(sampling), random_(sampling.seed, fmt::format("answer {}", sampling.answer)) {
@@ -35,9 +53,30 @@ Sampler::Sampler(const Sampling& sampling)
   if (!(sampling.repetition_penalty > 0) || !std::isfinite(sampling.repetition_penalty))
     throw Error(ErrorKind::usage, "a repetition penalty is above 0, not {}", sampling.repetition_penalty)
         .advise("1: none; above 1: tokens that occurred become less likely");
+  constexpr double most_penalty = 2, most_bias = 100; // OpenAI's
+  for (const auto& [name, penalty] :
+       {std::pair("frequency", sampling.frequency_penalty), std::pair("presence", sampling.presence_penalty)})
+    if (!(std::abs(penalty) <= most_penalty))
+      throw Error(ErrorKind::usage, "a {} penalty is from -2 to 2, not {}", name, penalty)
+          .advise("0: none; above 0: tokens that occurred in the answer become less likely");
+  for (const auto& [token, bias] : sampling.logit_bias)
+    if (!(std::abs(bias) <= most_bias))
+      throw Error(ErrorKind::usage, "the bias of a token is from -100 to 100, and that of {} is {}", token, bias);
 }
 
-at::Tensor Sampler::penalized(const at::Tensor& logits, std::span<const int64_t> context) const {
+at::Tensor Sampler::changed(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const {
+  std::map<int64_t, double> added(sampling_.logit_bias.begin(), sampling_.logit_bias.end());
+  const at::Tensor penalized = repetition_penalized(added.empty() ? logits : plus(logits, added), context);
+  if (sampling_.frequency_penalty == 0 && sampling_.presence_penalty == 0) return penalized;
+  added.clear();
+  for (const int64_t token : context.last(std::min(context.size(), static_cast<size_t>(index)))) {
+    const bool is_first = !added.contains(token);
+    added[token] -= sampling_.frequency_penalty + (is_first ? sampling_.presence_penalty : 0);
+  }
+  return plus(penalized, added);
+}
+
+at::Tensor Sampler::repetition_penalized(const at::Tensor& logits, std::span<const int64_t> context) const {
   std::vector<int64_t> occurred;
   occurred.reserve(context.size());
   for (const int64_t token : context) // placeholders of visual tokens are no tokens
@@ -49,8 +88,9 @@ at::Tensor Sampler::penalized(const at::Tensor& logits, std::span<const int64_t>
       0, places, at::where(scores > 0, scores / sampling_.repetition_penalty, scores * sampling_.repetition_penalty));
 }
 
-TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<const int64_t> context) const {
-  const at::Tensor row = penalized(logits.to(at::kDouble).cpu(), context);
+TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<const int64_t> context,
+                                        int64_t index) const {
+  const at::Tensor row = changed(logits.to(at::kDouble).cpu(), context, index);
   const auto [scores, tokens] = row.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   const int64_t most = sampling_.top_k > 0 ? std::min(sampling_.top_k, row.size(0)) : row.size(0);
   const double temperature = sampling_.temperature == 0 ? 1 : sampling_.temperature;
@@ -68,14 +108,14 @@ TokenDistribution Sampler::distribution(const at::Tensor& logits, std::span<cons
 }
 
 int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context, int64_t index) const {
-  if (sampling_.temperature == 0) return penalized(logits.to(at::kDouble), context).argmax().item<int64_t>();
+  if (sampling_.temperature == 0) return changed(logits.to(at::kDouble), context, index).argmax().item<int64_t>();
   if (draws_among_all()) { // on the device of the logits, and without sorting them
-    const at::Tensor row = penalized(logits.to(at::kDouble), context);
+    const at::Tensor row = changed(logits.to(at::kDouble), context, index);
     const at::Tensor sums = at::softmax(row / sampling_.temperature, 0).cumsum(0);
     const at::Tensor drawn = sums.narrow(0, sums.size(0) - 1, 1) * random_.uniform(static_cast<uint64_t>(index));
     return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true).item<int64_t>();
   }
-  const TokenDistribution drawn = distribution(logits, context);
+  const TokenDistribution drawn = distribution(logits, context, index);
   double rest = random_.uniform(static_cast<uint64_t>(index));
   size_t chosen = 0;
   while (chosen + 1 < drawn.tokens.size() && (rest -= drawn.probabilities[chosen]) >= 0) ++chosen;
@@ -128,7 +168,7 @@ std::vector<int64_t> Sampler::pick_together(const at::Tensor& logits, std::span<
     for (const double value :
          {s.temperature, top_k, s.top_p, s.min_p, sampler->random_.uniform(static_cast<uint64_t>(index))})
       settings[kind].push_back(value);
-    if (s.repetition_penalty != 1) scores[row].copy_(sampler->penalized(scores[row], context));
+    if (sampler->changes_logits()) scores[row].copy_(sampler->changed(scores[row], context, index));
   }
   std::vector<at::Tensor> tokens; // int64 [rows of a kind, 1]
   std::vector<int64_t> order;

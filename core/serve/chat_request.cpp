@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <random>
 #include <set>
@@ -59,6 +60,25 @@ infer::StopRules stop_rules_of(const RequestFields& fields, const RequestLimits&
   return rules;
 }
 
+// {"50256": -100}: of tokens by their ids.
+std::vector<std::pair<int64_t, double>> logit_bias_of(const RequestFields& fields) {
+  constexpr const char* name = "logit_bias";
+  constexpr size_t most = 1024;
+  std::vector<std::pair<int64_t, double>> all;
+  const Json* given = fields.find(name);
+  if (!given) return all;
+  if (!given->is_object() || given->size() > most)
+    throw wrong_field(name, fmt::format("expected an object of at most {} tokens, got {}", most, shortened(*given)));
+  for (const auto& [token, bias] : given->items()) {
+    int64_t id = 0;
+    const char* const end = token.data() + token.size();
+    if (std::from_chars(token.data(), end, id).ptr != end || token.empty())
+      throw wrong_field(name, "expected ids of tokens as keys, got " + shortened(token));
+    all.emplace_back(id, RequestFields(*given, name).number(token.c_str(), 0, -100, 100));
+  }
+  return all;
+}
+
 std::optional<int64_t> max_tokens_of(const RequestFields& fields, ApiForm form, int64_t fewest,
                                      const RequestLimits& limits) {
   if (form == ApiForm::response) return fields.integer("max_output_tokens", fewest, limits.most_tokens);
@@ -105,6 +125,9 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   const auto top_k = fields.integer("top_k", -1, std::numeric_limits<int32_t>::max()); // vLLM has -1 for all
   request.sampling.top_k = std::max<int64_t>(0, top_k.value_or(0));
   request.sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0.01, 100);
+  request.sampling.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
+  request.sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
+  request.sampling.logit_bias = logit_bias_of(fields);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
   refuse_unsupported(fields, form);
@@ -115,8 +138,6 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)
     throw wrong_field(
         "best_of", fmt::format("all answers are returned: expected n, which is {}, got {}", request.answers, *tried));
-  for (const char* penalty : {"frequency_penalty", "presence_penalty"})
-    if (fields.number(penalty, 0, -2, 2) != 0) throw wrong_field(penalty, "this server has repetition_penalty instead");
   return request;
 }
 

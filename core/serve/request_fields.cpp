@@ -139,7 +139,7 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
 }
 
 void refuse_unsupported(const RequestFields& fields, ApiForm form) {
-  fields.refuse({"functions", "function_call", "logit_bias", "suffix", "bad_words", "modalities", "audio"});
+  fields.refuse({"functions", "function_call", "suffix", "bad_words", "modalities", "audio"});
   if (form == ApiForm::completion) fields.refuse({"tools", "tool_choice"});
   // vLLM's and SGLang's
   fields.refuse({"guided_json", "guided_choice", "guided_regex", "guided_grammar", "regex", "ebnf", "allowed_token_ids",

@@ -206,7 +206,7 @@ TEST(GenerationBatch, TheNextTurnSharesTheRowsOfTheLastOne) {
   const int64_t rows = first.visual.size(0) + std::ssize(first.tokens) + 19; // the last token has not been read
   EXPECT_EQ(next.shared_rows, rows / 4 * 4);
   EXPECT_EQ(next.tokens, one_by_one(tiny, {second}, {}).at(0));
-  batch.forget_prompts();
+  batch.clear_prefix_cache();
   batch.add(second);
   const auto anew = batch.finish().at(0);
   EXPECT_EQ(anew.shared_rows, 0) << "of weights that may have changed";

@@ -18,9 +18,13 @@ int main() {
     sampling.top_p = given.value("top_p", 1.0);
     sampling.min_p = given.value("min_p", 0.0);
     sampling.repetition_penalty = given.value("repetition_penalty", 1.0);
+    sampling.frequency_penalty = given.value("frequency_penalty", 0.0);
+    sampling.presence_penalty = given.value("presence_penalty", 0.0);
+    for (const auto& one : given.value("logit_bias", nlohmann::json::array()))
+      sampling.logit_bias.emplace_back(one[0], one[1]);
     const at::Tensor logits = at::tensor(given.at("logits").get<std::vector<double>>(), at::kDouble);
     const auto context = given.at("context").get<std::vector<int64_t>>();
-    const TokenDistribution drawn = Sampler(sampling).distribution(logits, context);
+    const TokenDistribution drawn = Sampler(sampling).distribution(logits, context, given.at("answered"));
     fmt::print("{}\n", nlohmann::json{{"tokens", drawn.tokens}, {"probabilities", drawn.probabilities}}.dump());
   }
 }

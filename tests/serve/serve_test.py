@@ -155,6 +155,9 @@ class Trouble(unittest.TestCase):
               {"functions": [{}], "function_call": "f", "bad_words": ["no"], "guided_json": {"type": "object"},
                "modalities": ["text", "audio"]}.items()),
             *((400, f"{name}: ", chat, asked | {name: "auto"}) for name in ("suffix", "response_format", "logit_bias")),
+            (400, "logit_bias: expected ids of tokens", chat, asked | {"logit_bias": {"the": 1}}), (400, "logit_bias.5: ", chat, asked | {"logit_bias": {"5": 101}}),
+            (400, "logit_bias: expected tokens of the model's", chat, asked | {"logit_bias": {"99999999": 1}}),
+            (400, "presence_penalty: ", chat, asked | {"presence_penalty": 2.5}), (400, "frequency_penalty: ", chat, asked | {"frequency_penalty": "high"}),
             (400, "tools[0]: tools are of type function", chat, asked | {"tools": [{}]}), (400, "the request has no tools", chat, asked | {"tool_choice": "required"}),
             (400, "tools: this server does not support it", "/v1/completions", {"prompt": "Hi", "tools": [{}]}),
             (400, "top_logprobs: it goes with", chat, asked | {"top_logprobs": 2}),
@@ -194,6 +197,23 @@ class Trouble(unittest.TestCase):
             prompts = [json.loads(server.send("/v1/completions", {"prompt": prompt, "max_tokens": 8} | usual)[1])["choices"][0]["text"]
                        for prompt in ("Hi", ["Hi"])]
             self.assertEqual(prompts[0], prompts[1])
+
+    def test_biases_and_penalties_change_which_tokens_are_likely(self):
+        """Greedily, between two tokens that are far likelier than all others: a penalty makes them take turns."""
+        first, second = 40, 41
+        with Server() as server:
+            def text(**fields):
+                asked = {"prompt": "Hi", "max_tokens": 6, "temperature": 0, "ignore_eos": True, "logit_bias": {str(first): 100}} | fields
+                return json.loads(server.send("/v1/completions", asked)[1])["choices"][0]["text"]
+            def spelled(*tokens):
+                return json.loads(server.send("/detokenize", {"tokens": tokens})[1])["prompt"]
+            self.assertEqual(text(), spelled(*[first] * 6))
+            self.assertEqual(text(logit_bias={str(second): 100}), spelled(*[second] * 6))
+            both = text(logit_bias={str(first): 100, str(second): 100})
+            alone = first if both == spelled(*[first] * 6) else second
+            self.assertEqual(both, spelled(*[alone] * 6))
+            turns = text(logit_bias={str(first): 100, str(second): 100}, frequency_penalty=2)
+            self.assertEqual(set(turns), set(spelled(first, second)))
 
     def test_what_is_no_request_is_refused_and_holds_nothing_up(self):
         with Server("--body-limit", 1) as server:
