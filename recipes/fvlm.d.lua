@@ -22,7 +22,7 @@ function fvlm.sum(terms) end
 ---The whole run: the model, what all stages share, and the stages in the order they run.
 ---@class fvlm.Recipe
 ---@field name string Name of the run folder.
----@field seed? integer Seed of data order, packing, initialization and the dropout of adapters. Default: `42`.
+---@field seed? integer Seed of data order, packing, initialization, the dropout of adapters and the answers of fvlm.grpo. Default: `42`.
 ---@field precision? "bf16"|"fp8"|"fp16"|"tf32"|"fp32" Precision of the model's computation. Default: `"bf16"`.
 ---@field gradients? "fp32"|"bf16" Dtype in which parameter gradients are accumulated. Default: `"fp32"`.
 ---@field deterministic? boolean Bitwise reproducible runs on a GPU, at some cost in speed. CPU runs always are. Default: `false`.

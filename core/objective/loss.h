@@ -34,7 +34,8 @@ struct LossInputs {
   std::function<at::Tensor()> reference_log_probs;
   // The same model's loss of each label, float32 [labels].
   std::function<at::Tensor()> reference_losses;
-  // float32 [outcome_columns, labels], of the answers that the model gave itself; undefined: of the data's.
+  // float32 [values, labels]: outcome_values of each label's answer, which the model gave itself; undefined: it is the
+  // data's.
   const at::Tensor& outcomes;
   // The term's teacher, where it is compared with the model, and its hidden states there: [n, width].
   const model::Model* teacher = nullptr;

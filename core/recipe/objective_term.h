@@ -55,9 +55,10 @@ class ObjectiveTerm {
   // Whether the loss is a sum over labels of what each row predicts alone, so that ranks may have a part of the rows
   // each.
   virtual bool is_sum_over_labels() const { return false; }
-  // The loss is a mean over texts, of each text's mean over its labels, not over all labels.
+  // The loss is a mean over texts of each text's mean over its labels, not a mean over all labels.
   virtual bool averages_texts() const { return false; }
-  // The answers that the model gives itself, which the term learns from in place of the data's; null: it does not.
+  // How answers are sampled from the model, which the term learns from in place of the data's; null: it learns from the
+  // data's.
   virtual const Rollouts* rollouts() const { return nullptr; }
   // The recipe's function that is called for the term; null: there is none.
   virtual LuaFunction* function() { return nullptr; }

@@ -329,7 +329,7 @@ struct Stage {
 
   // The first term that needs pairs of texts, or null.
   const ObjectiveTerm* needs_pairs() const;
-  // The answers that the model is to give itself in place of those of the data; null: it learns from the data's.
+  // How answers are sampled from the model, in place of the data's; null: the stage learns from the data's.
   const Rollouts* rollouts() const;
   // Texts of a sample: as its data have them, and as it is packed.
   int64_t texts_in_data() const { return needs_pairs() ? 2 : 1; }

@@ -11,7 +11,7 @@ void require_context_parallel(const plan::Plan& plan, const std::vector<const pl
     for (const plan::Term& term : stage->objective)
       if (!term->is_sum_over_labels())
         throw Error(ErrorKind::usage,
-                    "--context-parallel: the objective {} of stage '{}' compares rows that several ranks have",
+                    "--context-parallel: the objective {} of stage '{}' reads more of a text than a rank has",
                     term->name(), stage->name)
             .advise("terms that are sums over labels (next_token) can be divided: train such stages alone with "
                     "--stage, and this one without --context-parallel");

@@ -14,7 +14,7 @@ class Guard {
     too_many // the same, once too often
   };
 
-  Guard(const plan::Guard& limits, GuardState& state) : limits_(limits), state_(state) {}
+  Guard(plan::Guard limits, GuardState& state) : limits_(std::move(limits)), state_(state) {}
 
   Verdict check(double loss, double gradient_norm);
   // The running mean that the last finite loss was compared with.
@@ -23,7 +23,7 @@ class Guard {
   void reset();
 
  private:
-  const plan::Guard& limits_;
+  plan::Guard limits_;
   GuardState& state_;
   double mean_before_ = 0;
 };

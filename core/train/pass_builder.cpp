@@ -60,14 +60,13 @@ at::Tensor PassBuilder::mask_of(size_t term, const PredictedTokens& tokens, int6
 }
 
 at::Tensor PassBuilder::outcomes_of(const PredictedTokens& tokens, int64_t labels) {
-  const at::Tensor columns = at::zeros({outcome_columns, labels}, at::kFloat);
-  for (int64_t column = 0; float Outcome::*const value : {&Outcome::advantage, &Outcome::reward, &Outcome::deviation,
-                                                          &Outcome::tokens, &Outcome::is_cut_off}) {
+  const at::Tensor values = at::zeros({std::ssize(outcome_values), labels}, at::kFloat);
+  for (int64_t row = 0; float Outcome::*const value : outcome_values) {
     const auto own = tokens.at_labels(
         [&](const SampleText& text) { return std::vector<float>(text.ids.size(), text.outcome.*value); });
-    std::ranges::copy(own, columns.mutable_data_ptr<float>() + column++ * labels);
+    std::ranges::copy(own, values.mutable_data_ptr<float>() + row++ * labels);
   }
-  return columns;
+  return values;
 }
 
 // The texts of teachers, up to the last label that a term asks them for, and for each of the pack's labels the row that

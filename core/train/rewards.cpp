@@ -1,6 +1,7 @@
 #include "train/rewards.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "evaluation/answers.h"
 #include "recipe/freeze.h"
 #include "recipe/schema/type.h"
@@ -36,6 +37,19 @@ recipe::Json seen_by_function(const GivenAnswer& answer) {
   return seen;
 }
 
+// Kept as float32.
+double reward_of(const recipe::Value& value) {
+  double reward = std::nan("");
+  if (const auto* whole = std::get_if<int64_t>(&value.data))
+    reward = static_cast<double>(*whole);
+  else if (const auto* number = std::get_if<double>(&value.data))
+    reward = *number;
+  else
+    throw Error(ErrorKind::recipe, "it returned {}", recipe::kind_name(value));
+  if (!std::isfinite(static_cast<float>(reward))) throw Error(ErrorKind::recipe, "it returned {}", reward);
+  return reward;
+}
+
 } // namespace
 
 Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox> lua)
@@ -45,7 +59,7 @@ Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox
     throw Error(ErrorKind::recipe, "the reward is a function, and a plan file holds no functions")
         .at(function->defined)
         .advise("train from the recipe; the run's folder recipe/ has it");
-  const std::vector<std::string> expected{""};
+  const std::vector<std::string> expected{"1"};
   of({"", "", expected, 1, true, "", ""});
 }
 
@@ -55,16 +69,14 @@ double Rewards::of(const GivenAnswer& answer) const {
       if (measure.measure == *named) return measure.of(answer.text, answer.expected);
   const auto& function = std::get<plan::LuaFunction>(rollouts_.reward);
   const recipe::Value argument = recipe::from_json(seen_by_function(answer), {function.defined, 0, {}});
-  const recipe::Value earned = lua_->call(recipe::FunctionId{static_cast<int>(function.index)}, {&argument, 1});
-  double reward = std::nan("");
-  if (const auto* whole = std::get_if<int64_t>(&earned.data)) reward = static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&earned.data)) reward = *number;
-  if (!std::isfinite(reward))
-    throw Error(ErrorKind::recipe, "the function of `reward` returned {}, and a reward is a finite number",
-                recipe::kind_name(earned))
-        .at(function.defined)
-        .advise("return 0 for an answer that earns nothing");
-  return reward;
+  try {
+    return reward_of(lua_->call(recipe::FunctionId{static_cast<int>(function.index)}, {&argument, 1}));
+  } catch (const Error& error) {
+    throw Error(ErrorKind::recipe, "the function of `reward` fails for the answer {} to sample {}: {}",
+                shown(answer.text), shown(answer.key), error.what())
+        .at(error.where().empty() ? function.defined : error.where())
+        .advise("a reward is a finite number; return 0 for an answer that earns nothing");
+  }
 }
 
 } // namespace fvlm::train

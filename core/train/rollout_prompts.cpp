@@ -25,9 +25,11 @@ Sample RolloutPrompts::measure(const DrawnSample& drawn) const {
     sample.dropped = "a text with an image behind its last answer";
   else if (room < 1)
     sample.dropped = fmt::format("a prompt that leaves no room for an answer in max_text_tokens = {}", most_tokens_);
+  else if (sample.answers.empty() && sample.truncated_answer_tokens > 0)
+    sample.dropped = fmt::format("an expected answer that max_text_tokens = {} cuts", most_tokens_);
   if (!sample.dropped.empty()) return sample;
-  if (sample.answers.empty()) sample.answers = {evaluation::decoded(tokenizer_, text.answer)};
-  reserved.ids.resize(static_cast<size_t>(prompt + room), 0);
+  sample.answers = evaluation::expected_answers(tokenizer_, sample, read);
+  reserved.ids.resize(static_cast<size_t>(prompt + room), read.ids.back()); // which ends answers, where they are short
   reserved.answer_mask.resize(reserved.ids.size(), 0);
   std::fill(reserved.answer_mask.begin() + prompt, reserved.answer_mask.end(), 1);
   sample.texts.assign(static_cast<size_t>(rollouts_.answers), reserved);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "evaluation/score.h"
 #include "feed/model_samples.h"
+#include "model/size_class.h"
 #include "ops/torch_threads.h"
 
 #include <c10/core/InferenceMode.h>
@@ -85,20 +86,26 @@ void Rollouts::answer(HostPack& pack, std::optional<int64_t> step) {
 }
 
 std::vector<infer::GeneratedAnswer> Rollouts::generate(const HostPack& pack) {
-  if (answerer_)
-    answerer_->forget_prompts();
-  else
-    answerer_.emplace(
-        request_.tokenizer, request_.model, request_.operations,
-        infer::BatchOptions{.cache_rows = std::max(infer::BatchOptions().cache_rows, request_.most_rows)});
+  if (answerer_) {
+    answerer_->clear_prefix_cache();
+  } else { // of one size for all packs, on which it depends how many answers a pass has
+    infer::BatchOptions options;
+    options.cache_rows = options.reserved_rows = request_.most_rows;
+    options.reserved_sequences = options.max_sequences;
+    answerer_.emplace(request_.tokenizer, request_.model, request_.operations, options);
+  }
   const auto visual = visual_rows(pack);
   std::vector<evaluation::Answerer::Question> questions;
   for (size_t i = 0; i < pack.samples.size(); ++i) {
     const PackedSample& packed = pack.samples[i];
-    const auto prompt = evaluation::PromptAndAnswer(packed.sample->texts.front()).prompt;
+    const evaluation::PromptAndAnswer reserved(packed.sample->texts.front());
     for (int64_t answer = 0; answer < settings_.answers; ++answer) {
       const auto number = static_cast<uint64_t>(packed.position * settings_.answers + answer);
-      questions.push_back({prompt, *packed.sample, visual[i], {.temperature = 1, .seed = seed_, .answer = number}});
+      questions.push_back({.prompt = reserved.prompt,
+                           .sample = *packed.sample,
+                           .visual = visual[i],
+                           .sampling = {.temperature = 1, .seed = seed_, .answer = number},
+                           .most_tokens = std::ssize(reserved.answer)});
     }
   }
   return answerer_->generate(questions, settings_.max_new_tokens);
@@ -113,7 +120,9 @@ std::vector<at::Tensor> Rollouts::visual_rows(const HostPack& pack) const {
                           {feed::Texts::share_frames, evaluation::repeats_of(model)});
   for (model::Sample& sample : samples) sample.texts.resize(1);
   const model::FrameReader reader = model.frame_reader(size, size);
-  const auto capacity = model::Capacity::of(samples, reader.rows_per_frame);
+  auto capacity = model::Capacity::of(samples, reader.rows_per_frame);
+  for (int64_t* frames : {&capacity.frames, &capacity.encoder_frames}) // few sizes, for which plugins prepare
+    *frames = model::size_class(*frames, std::max(*frames, request_.most_frames));
   if (capacity.frames == 0) return std::vector<at::Tensor>(samples.size());
   ops::Tape none(ops::Tape::Mode::forward_only);
   const model::Pack read = model::make_pack(samples, capacity, reader, request_.operations.tensor_options());
@@ -126,7 +135,7 @@ void Rollouts::reward(Sample& answered) const {
   for (const SampleText& text : answered.texts) {
     const evaluation::PromptAndAnswer read(text);
     rewards.push_back(rewards_.of({.prompt = evaluation::decoded(request_.tokenizer, read.prompt),
-                                   .text = evaluation::decoded(request_.tokenizer, read.answer),
+                                   .text = evaluation::answer_text(request_.tokenizer, answered, read.answer),
                                    .expected = answered.answers,
                                    .tokens = static_cast<int64_t>(text.outcome.tokens),
                                    .ended = text.outcome.is_cut_off == 0,
@@ -138,10 +147,9 @@ void Rollouts::reward(Sample& answered) const {
     Outcome& outcome = answered.texts[i].outcome;
     outcome.reward = static_cast<float>(rewards[i]);
     outcome.deviation = static_cast<float>(found.deviation);
-    double advantage = found.of_answers[i];
+    outcome.advantage = static_cast<float>(found.of_answers[i]);
     if (settings_.advantage() == plan::Rollouts::Advantage::centered) // a mean over tokens becomes their sum
-      advantage *= outcome.tokens / static_cast<double>(settings_.max_new_tokens);
-    outcome.advantage = static_cast<float>(advantage);
+      outcome.weight = outcome.tokens / static_cast<float>(settings_.max_new_tokens);
   }
 }
 

@@ -19,7 +19,7 @@ struct RolloutsRequest {
   const Tokenizer& tokenizer;
   const model::Model& model; // that is trained
   ops::Operations& operations;
-  int64_t most_rows; // of a pack
+  int64_t most_frames, most_rows; // of a pack
   std::shared_ptr<recipe::Sandbox> lua;
   std::filesystem::path shown; // the file that answers are written to; empty: none
 };
@@ -30,8 +30,10 @@ class Rollouts {
   explicit Rollouts(const RolloutsRequest& request);
 
   // Answers every prompt of the pack. A prompt's answers depend on the weights, the plan's seed, its position in the
-  // stage, and but for rounding on nothing else. `step`: that they are written down as of; nothing: they are not.
+  // stage, and apart from rounding on nothing else. `step`: that they are written down as of; nothing: they are not.
   void answer(HostPack& pack, std::optional<int64_t> step);
+  // Pages and CUDA graphs of generation, which the next pack makes anew.
+  void release_memory() { answerer_.reset(); }
 
  private:
   std::vector<infer::GeneratedAnswer> generate(const HostPack& pack);

@@ -59,6 +59,12 @@ void require_positions(const recipe::Resolved& resolved, const ModelDescription&
                               budget::most_rows_per_frame(resolved.plan.model));
 }
 
+// A function that rewards answers shows its mistakes before anything is trained.
+void try_rewards(const std::vector<const plan::Stage*>& stages, const std::shared_ptr<recipe::Sandbox>& lua) {
+  for (const plan::Stage* stage : stages)
+    if (const plan::Rollouts* rollouts = stage->rollouts()) const Rewards tried(*rollouts, lua);
+}
+
 namespace fs = std::filesystem;
 
 class Run {
@@ -72,8 +78,7 @@ class Run {
     const auto stages = wanted_stages();
     require_equal_views(ranks_, resolved_, registry_, request_.device, request_.zero);
     if (ranks_.context_count() > 1) require_context_parallel(plan_, stages);
-    for (const plan::Stage* stage : stages)
-      if (const plan::Rollouts* rollouts = stage->rollouts()) const Rewards tried(*rollouts, resolved_.lua);
+    try_rewards(stages, resolved_.lua);
     const Place place = open(stages);
     const auto metrics =
         leads() ? std::make_unique<report::MetricsLog>(
@@ -136,10 +141,8 @@ class Run {
       report.checkpoint = writer.last_good().empty() ? checkpoint : writer.last_good();
       previous_ = stage.name;
       previous_model_ = run.model();
-      if (end == StageEnd::stopped) {
-        report.stopped = true;
-        break;
-      }
+      report.stopped = end == StageEnd::stopped;
+      if (report.stopped) break;
       context.samples_before += stage.samples;
       metrics->flush();
       write_report();
@@ -455,7 +458,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     data.check_vocabulary_sizes(resolved.plan.model, description.decoders());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    if (const plan::Rollouts* rollouts = stage.rollouts()) const Rewards tried(*rollouts, resolved.lua);
+    try_rewards({&stage}, resolved.lua);
     const auto bare = make_bare(description, {});
     model::Model& model = *bare;
     auto from = std::exchange(first_from, std::nullopt);

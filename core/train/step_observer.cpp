@@ -7,12 +7,22 @@
 #include <algorithm>
 
 namespace fvlm::train {
+namespace {
+
+// A loss over rewarded answers is near 0 and of either sign: no multiple of its mean says that something is wrong.
+plan::Guard limits_of(plan::Guard limits, const plan::Stage& stage) {
+  if (stage.rollouts()) limits.spike_factor = 0;
+  return limits;
+}
+
+} // namespace
 
 StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunState& state)
     : context_(context), stage_(stage), state_(state),
       interval_(stage, context.plan.model.decoder_count(), visual_rows(context.plan.model).per_frame, state,
                 context.device),
-      guard_(context.plan.guard, state.guard), scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
+      guard_(limits_of(context.plan.guard, stage), state.guard),
+      scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
 
 std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
                                                  PartTimes& times) {

@@ -177,7 +177,8 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
     save_before_failure();
     throw;
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::plugin) save_before_failure();
+    const bool is_of_recipe = error.kind() == ErrorKind::recipe; // of a function that rewards answers
+    if (error.kind() == ErrorKind::plugin || is_of_recipe) save_before_failure();
     throw;
   }
 }
@@ -195,7 +196,10 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
           .advise("a larger --context-parallel, activation_checkpointing or a smaller packing.tokens need less");
     observe();
     // What graphs take, a pass of new shapes cannot have, and it may be as much as such a pass takes.
-    if (device::Runtime* const gpu = device::runtime(); gpu && gpu->drop_graphs()) {
+    // Once a step: what generation captures anew must not take the place of smaller packs for ever.
+    if (rollouts_) rollouts_->release_memory();
+    device::Runtime* const gpu = device::runtime();
+    if (gpu && std::exchange(dropped_graphs_at_, steps_begun()) != steps_begun() && gpu->drop_graphs()) {
       log_info("{}: memory ran out beside that of captured CUDA graphs, which are captured anew", stage_.name);
       ran_out_of_memory_ = true;
       return false;

@@ -109,6 +109,7 @@ class Trainer {
   bool evaluated_ = false;             // since the last checkpoint
   bool reported_active_ = false;
   bool ran_out_of_memory_ = false, dropped_plugin_ = false; // in the step that is put together
+  int64_t dropped_graphs_at_ = -1;                          // the step that graphs were last dropped in
   bool stop_agreed_ = false;                                // all ranks stop behind this step
 };
 

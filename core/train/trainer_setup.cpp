@@ -83,7 +83,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       ThreadReplicas::Size{state_.replicas, context.threads});
   if (stage.rollouts() && !state_.stage_done)
     rollouts_.emplace(RolloutsRequest{
-        context.plan, stage, data_.tokenizer(), *model_.model, *operations_, data_.batches().capacity.rows, context.lua,
+        context.plan, stage, data_.tokenizer(), *model_.model, *operations_, data_.batches().capacity.frames,
+        data_.batches().capacity.rows, context.lua,
         counts_packs() && context.ranks.is_first() ? checkpoints_.folder().path() / "rollouts.jsonl" : fs::path()});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
   if (model_.frozen.teacher_cache && !state_.stage_done && context.steps_left != 0)

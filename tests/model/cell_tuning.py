@@ -192,10 +192,12 @@ class ImageTraining(CellTraining):
 
 class RewardTraining:
     """Of answers that the model gives itself; mixed into CellTraining, of a module that has a recipe all.lua with a set `asked`."""
+    reward_loss = "grpo"
 
     def test_steps_on_rewards_are_those_of_transformers(self):
-        kl, text = 0.2, (folder / "all.lua").read_text()
-        objective = "fvlm.grpo { answers = 3, max_new_tokens = 6, reward = function(answer) return #answer.text % 4 end, kl = 0.2, show = 100 }"
+        kl, longest, text = 0.2, 6, (folder / "all.lua").read_text()
+        objective = (f"fvlm.grpo {{ loss = '{self.reward_loss}', answers = 3, max_new_tokens = {longest}, reward = function(answer) return #answer.text % 4 end, "
+                     f"kl = {kl}, show = 100 }}")
         (folder / "rewards.lua").write_text(text.replace('fvlm.next_token { on = "answer" }', objective).replace(f"samples = {4 * SAMPLES}", f"samples = {2 * SAMPLES}"))
         run(engine, "train", "rewards.lua", "--run-dir", "rewards")
         shown = [json.loads(line) for line in (folder / "rewards" / "sft" / "rollouts.jsonl").read_text().splitlines()]
@@ -205,13 +207,15 @@ class RewardTraining:
             losses = []
             for prompt in (prompt for prompt in shown if prompt["step"] == line["step"]):
                 rewards = torch.tensor([answer["reward"] for answer in prompt["answers"]])
-                for answer, advantage in zip(prompt["answers"], (rewards - rewards.mean()) / (rewards.std() + 1e-4), strict=True):
+                scale = rewards.std() + 1e-4 if self.reward_loss == "grpo" else 1
+                for answer, advantage in zip(prompt["answers"], (rewards - rewards.mean()) / scale, strict=True):
                     self.assertAlmostEqual(answer["advantage"], advantage.item(), delta=1e-4)
                     self.assertEqual(answer["reward"], len(answer["text"].encode()) % 4)
                     of_both = [self.label_losses(each, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{int(prompt['key'])}.png"]),
                                                  torch.tensor([answer["ids"]])) for each in (model, reference)]
                     difference = of_both[0] - of_both[1].detach()
-                    losses.append((advantage * of_both[0] + kl * (difference.exp() - difference - 1)).mean())
+                    of_tokens = advantage * of_both[0] + kl * (difference.exp() - difference - 1)
+                    losses.append(of_tokens.mean() if self.reward_loss == "grpo" else of_tokens.sum() / longest)
             self.assertEqual(len(losses), 3 * SAMPLES)
             loss = sum(losses) / len(losses)
             self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {line['step']}")

@@ -44,6 +44,7 @@ class QwenVl(CellPictures):
 
 
 class Training(QwenVl, VideoTraining, RewardTraining, CellTraining, unittest.TestCase):
+    reward_loss = "dr_grpo" if FAMILY == "qwen2_5_vl" else "grpo"
     attending = LAYERS - (HAS_DELTA_RULE or HAS_CONVOLUTION)
 
     def uncounted(self, counted):

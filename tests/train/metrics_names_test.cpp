@@ -101,8 +101,12 @@ class MetricsNames : public SmallRun {
     for (const char* loss : {"kto", "orpo"})
       run(loss, {fmt::format(R"(stages.prefer.objective=[{{"kind":"dpo","loss":"{}"}}])", loss)},
           {.stage = "prefer", .from = align.of(align.steps().back())});
+    run("rewarded",
+        {R"(stages.instruct.objective=[{"kind":"grpo","answers":2,"max_new_tokens":4,"kl":0.1}])",
+         "stages.instruct.samples=8"},
+        {.stage = "instruct", .from = align.of(align.steps().back())});
     std::vector<json> lines;
-    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo"})
+    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "rewarded"})
       for (const std::string& text : split(read_file(folder(name) / "metrics.jsonl"), '\n'))
         if (!text.empty()) lines.push_back(json::parse(text));
     return lines;

@@ -127,6 +127,31 @@ TEST_F(RolloutRun, MemoryIsPlannedForEveryAnswer) {
   EXPECT_EQ(plan.stages.back().largest_sample(1).tokens, 4 * (2 + 48));
 }
 
+TEST_F(RolloutRun, AnswersStayInTheRoomOfTheirTexts) {
+  learn_from("fvlm.grpo { answers = 4, max_new_tokens = 40, show = 100 }", "samples = 16");
+  run("long");
+  size_t most = 0;
+  for (const std::string& text : split(read_file(folder("long") / "prefer/rollouts.jsonl"), '\n')) {
+    if (text.empty()) continue;
+    const auto line = nlohmann::json::parse(text);
+    for (const auto& answer : line["answers"]) {
+      most = std::max(most, answer["ids"].size());
+      EXPECT_LT(answer["ids"].size(), 40) << "48 tokens hold a prompt, too";
+    }
+  }
+  EXPECT_GT(most, 30);
+}
+
+TEST_F(RolloutRun, AFunctionThatFailsInTrainingLosesNoStep) {
+  learn_from("fvlm.grpo { answers = 2, max_new_tokens = 4, reward = function(answer)\n"
+             "  calls = (calls or 0) + 1\n  return calls > 60 and 0 / 0 or calls\nend }",
+             "samples = 64");
+  change_recipe("checkpoint = { every = 3", "checkpoint = { every = 1000");
+  EXPECT_THAT(mistake([&] { run("fails"); }),
+              testing::AllOf(HasSubstr("fails for the answer"), HasSubstr("to sample"), HasSubstr("it returned -nan")));
+  EXPECT_EQ(StageFolder(folder("fails") / "prefer").steps(), std::vector<int64_t>{3}); // of 16 answers each
+}
+
 TEST_F(RolloutRun, AFunctionSeesTheSample) {
   learn_from("fvlm.grpo { answers = 2, max_new_tokens = 4, show = 100, reward = function(answer)\n"
              "  if answer.source == '' then return 0 end -- the answer that is tried before training\n"
@@ -163,9 +188,9 @@ TEST_F(RolloutRun, APlanFileKeepsWhatItsFunctionWas) {
 
 TEST_F(RolloutRun, MistakesAreNamed) {
   learn_from("fvlm.grpo { answers = 4, max_new_tokens = 8, reward = function(answer) return answer.lenght end }");
-  EXPECT_THAT(
-      mistake([&] { run("typo"); }),
-      testing::AllOf(HasSubstr("small.lua"), HasSubstr("`reward` returned nil, and a reward is a finite number")));
+  EXPECT_THAT(mistake([&] { run("typo"); }),
+              testing::AllOf(HasSubstr("small.lua"), HasSubstr("`reward` fails for the answer"),
+                             HasSubstr("it returned nil"), HasSubstr("a reward is a finite number")));
   change_recipe("answer.lenght", "answer.lenght * 2");
   EXPECT_THAT(mistake([&] { run("typo2"); }), testing::AllOf(HasSubstr("small.lua"), HasSubstr("lenght")));
   change_recipe("max_new_tokens = 8", "max_new_tokens = 48");
@@ -215,7 +240,7 @@ TEST_F(Prompts, HaveRoomForEveryAnswer) {
   EXPECT_EQ(sample.dropped, "");
   ASSERT_EQ(sample.texts.size(), 3);
   for (const SampleText& text : sample.texts) {
-    EXPECT_THAT(text.ids, ElementsAre(7, 8, 9, 0, 0, 0, 0, 0));
+    EXPECT_THAT(text.ids, ElementsAre(7, 8, 9, 41, 41, 41, 41, 41));
     EXPECT_THAT(text.answer_mask, ElementsAre(0, 0, 0, 1, 1, 1, 1, 1));
   }
   EXPECT_EQ(sample.answers.size(), 1);
@@ -223,7 +248,7 @@ TEST_F(Prompts, HaveRoomForEveryAnswer) {
 
 TEST_F(Prompts, OfTheLastTurnHaveTheTurnsBefore) {
   const Sample sample = measured({{7, 30, 8, 9, 40}, {0, 1, 0, 0, 1}}, 20);
-  EXPECT_THAT(sample.texts.front().ids, ElementsAre(7, 30, 8, 9, 0, 0, 0, 0, 0));
+  EXPECT_THAT(sample.texts.front().ids, ElementsAre(7, 30, 8, 9, 40, 40, 40, 40, 40));
   EXPECT_THAT(sample.texts.front().answer_mask, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 1)); // only the new one is learnt
 }
 

@@ -6,6 +6,7 @@
 #include "recipe/visual_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,14 +15,17 @@
 
 namespace fvlm {
 
-// What an answer came to that the model gave itself in training.
+// What an answer earned that the model itself gave in training.
 struct Outcome {
+  float weight = 1; // of the mean over its tokens
   float advantage = 0;
   float reward = 0, deviation = 0; // the second: standard deviation of the rewards of the prompt's answers
   float tokens = 0;
   float is_cut_off = 0; // 1: it has as many tokens as it may have, and no end
 };
-inline constexpr int64_t outcome_columns = 5;
+// In the order of objective::LossInputs::outcomes.
+inline constexpr std::array outcome_values{&Outcome::weight,    &Outcome::advantage, &Outcome::reward,
+                                           &Outcome::deviation, &Outcome::tokens,    &Outcome::is_cut_off};
 
 struct SampleText {
   std::vector<TokenId> ids;         // visual_placeholder where a visual row of the decoder stands

@@ -193,7 +193,7 @@ Ref<Plan> recipe_schema() {
           .required()
           .excluded_from_hash()
           .field("seed", &Plan::seed, integer(at_least(0)),
-                 "Seed of data order, packing, initialization and the dropout of adapters.")
+                 "Seed of data order, packing, initialization, the dropout of adapters and the answers of fvlm.grpo.")
           .field("precision", &Plan::precision,
                  choice<Precision>(
                      {{"bf16", Precision::bf16, "bfloat16, with fp32 master weights"},
