@@ -1,6 +1,6 @@
 -- Learning from rewards on two CPU cores, in two minutes: a tiny model learns to describe coloured shapes from captions, but not for
--- long, and then from the F1 of descriptions that it draws itself, eight of each clip. The mean reward rises from about 0.67
--- to about REACHED (docs/rewards.md).
+-- long, and then from the F1 of descriptions that it draws itself, eight of each clip (docs/rewards.md). In 500 steps their mean
+-- rises from 0.64 to 0.71.
 --
 --   make-shapes --out data/shapes
 --   fvlm-engine train recipes/tiny/rewards.lua
