@@ -552,7 +552,7 @@ function fvlm.manifold(table) end
 ---@class fvlm.Grpo
 ---@field answers? integer How many answers are drawn to each prompt. Default: `8`.
 ---@field max_new_tokens? integer Longest answer; shorter where data.max_text_tokens leaves less behind the prompt. In tokens. Default: `128`.
----@field reward? "exact_match"|"f1"|"vqa_accuracy"|"relaxed_accuracy"|"contains"|fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, source: string, exact_match: number, f1: number, vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number What an answer earns: how near it is to the sample's own, or a function of the answer. Default: `"exact_match"`.
+---@field reward? "exact_match"|"f1"|"anls"|"rouge_l"|"character_accuracy"|"vqa_accuracy"|"relaxed_accuracy"|"contains"|fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, source: string, exact_match: number, f1: number, anls: number, rouge_l: number, character_accuracy: number, vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number What an answer earns: how near it is to the sample's own, or a function of the answer. Default: `"exact_match"`.
 ---@field loss? "grpo"|"dr_grpo" How advantages are scaled and tokens weighted. Default: `"grpo"`.
 ---@field kl? number Strength of the KL penalty towards the frozen model that the stage starts from; 0: no such model. Default: `0`.
 ---@field show? integer Of how many prompts of a logged step the answers are written to the stage's rollouts.jsonl. Default: `1`.

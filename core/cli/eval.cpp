@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "evaluation/answers.h"
 #include "evaluation/evaluator.h"
 #include "evaluation/questions.h"
 #include "model/loading.h"
@@ -20,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace fvlm::cli {
 namespace {
@@ -92,8 +94,14 @@ class ScoreFile {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);
       }
-      if (sample.generated)
-        line.update({{"answer", sample.generated->answer}, {"expected", sample.generated->expected}});
+      if (sample.generated) {
+        const auto& [answer, expected] = *sample.generated;
+        line.update({{"answer", answer},
+                     {"expected", expected},
+                     {"exact_match", evaluation::exact_match(answer, expected)},
+                     {"f1", evaluation::f1(answer, expected)},
+                     {"anls", evaluation::anls(answer, expected)}});
+      }
       file_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     }
   }
@@ -112,8 +120,19 @@ std::string category_of(const std::string& name) {
 }
 
 std::string shown(const std::string& name, double value) {
-  const bool share = name.find("accuracy") != std::string::npos;
-  return share ? fmt::format("{:.1f} %", 100 * value) : fmt::format("{:.4f}", value);
+  return evaluation::is_share(name) ? fmt::format("{:.1f} %", 100 * value) : fmt::format("{:.4f}", value);
+}
+
+// The terminal is narrower than all names of generated answers beside each other.
+std::string title_of(const std::string& column) {
+  static const std::map<std::string, std::string> shorter{{"attention_entropy", "entropy"},
+                                                          {"character_error_rate", "CER"},
+                                                          {"word_error_rate", "WER"},
+                                                          {"relaxed_accuracy", "relaxed"},
+                                                          {"first_token_accuracy", "first token"},
+                                                          {"first_token_top5_accuracy", "in top 5"}};
+  const auto found = shorter.find(column);
+  return found == shorter.end() ? column : found->second;
 }
 
 void print_table(const std::vector<StageResult>& results) {
@@ -123,7 +142,7 @@ void print_table(const std::vector<StageResult>& results) {
       if (category_of(name).empty() && name != "samples" && std::ranges::find(columns, name) == columns.end())
         columns.push_back(name);
   std::vector<std::string> header = {"stage", "set", "mode", "samples", "not used"};
-  for (const std::string& column : columns) header.push_back(column == "attention_entropy" ? "entropy" : column);
+  for (const std::string& column : columns) header.push_back(title_of(column));
   TextTable table(header);
   for (const auto& [stage, result] : results) {
     std::vector<std::string> cells = {stage, result.set, result.mode, grouped(result.samples), grouped(result.unused)};
@@ -315,8 +334,9 @@ int evaluate_model(Arguments arguments) {
       "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
-      "list them), preferences, and generated answers (exact match, F1, VQA, ChartQA, CIDEr), in each mode of the\n"
-      "set. Where there are several sources, accuracy is also printed by source.",
+      "list them), preferences, and generated answers (exact match, F1, ANLS, ROUGE-L, character and word\n"
+      "error rates, VQA, ChartQA, CIDEr), in each mode of the set. Where there are several sources, accuracy is also\n"
+      "printed by source.",
       "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(
@@ -328,7 +348,7 @@ int evaluate_model(Arguments arguments) {
           .value("reference", "DIR", "reference model: also report preference rewards against it")
           .value("scores", "FILE",
                  "also write a line of JSON per sample: the mean loss of each text, and a generated answer beside the "
-                 "expected ones")
+                 "expected ones, with its exact_match, f1 and anls")
           .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
           .repeated_value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
           .value("form", "FORM", "format of the questions: " + evaluation::forms_text())

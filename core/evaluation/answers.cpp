@@ -1,6 +1,7 @@
 #include "evaluation/answers.h"
 
 #include "base/text.h"
+#include "evaluation/sequences.h"
 
 #include <algorithm>
 #include <array>
@@ -131,6 +132,35 @@ std::optional<double> number_of(std::string_view text) {
   return percent ? value / 100 : value;
 }
 
+// One space between words.
+Symbols anls_symbols(std::string_view text) {
+  Symbols points = code_points(join(words_of(text), " "));
+  for (uint32_t& point : points) point = lower_case(point);
+  return points;
+}
+
+// Of the expected texts, the one of the lowest rate of errors.
+template <class Count>
+TextErrors fewest_errors(const Answers& expected, const Count& count) {
+  TextErrors fewest = count(expected.front());
+  for (size_t i = 1; i < expected.size(); ++i)
+    if (const TextErrors errors = count(expected[i]); errors.rate() < fewest.rate()) fewest = errors;
+  return fewest;
+}
+
+std::vector<std::string> rouge_words(std::string_view text) {
+  std::string plain = lower(text);
+  for (char& letter : plain)
+    if (!is_digit(letter) && !(letter >= 'a' && letter <= 'z')) letter = ' ';
+  return words_of(plain);
+}
+
+double rouge_l_of(const std::vector<std::string>& answer, const std::vector<std::string>& expected) {
+  if (answer.empty() || expected.empty()) return 0;
+  const auto [own, right] = numbered(answer, expected);
+  return 2 * static_cast<double>(common_subsequence(own, right)) / static_cast<double>(own.size() + right.size());
+}
+
 constexpr size_t longest_gram = 4;
 using Grams = std::map<std::vector<std::string>, double>; // of 1 to 4 words: how often, or their weight
 
@@ -254,6 +284,47 @@ double contains(const std::string& answer, const Answers& expected) {
     const std::string right = lower(trimmed(each));
     return !right.empty() && (own.find(right) != std::string::npos || right.find(own) != std::string::npos) ? 1.0 : 0.0;
   });
+}
+
+double anls(const std::string& answer, const Answers& expected) {
+  constexpr double threshold = 0.5;
+  const Symbols own = anls_symbols(answer);
+  return best(expected, [&](const std::string& each) {
+    const Symbols right = anls_symbols(each);
+    const size_t longer = std::max(own.size(), right.size());
+    if (longer == 0) return 1.0;
+    const double similarity = 1 - static_cast<double>(edit_distance(own, right)) / static_cast<double>(longer);
+    return similarity < threshold ? 0.0 : similarity;
+  });
+}
+
+double TextErrors::rate() const {
+  return static_cast<double>(edits) / static_cast<double>(std::max<int64_t>(length, 1));
+}
+
+TextErrors character_errors(const std::string& answer, const Answers& expected) {
+  const Symbols own = code_points(trimmed(answer));
+  return fewest_errors(expected, [&](const std::string& each) {
+    const Symbols right = code_points(trimmed(each));
+    return TextErrors{edit_distance(own, right), std::ssize(right)};
+  });
+}
+
+TextErrors word_errors(const std::string& answer, const Answers& expected) {
+  const auto own = words_of(answer);
+  return fewest_errors(expected, [&](const std::string& each) {
+    const auto [ours, right] = numbered(own, words_of(each));
+    return TextErrors{edit_distance(ours, right), std::ssize(right)};
+  });
+}
+
+double character_accuracy(const std::string& answer, const Answers& expected) {
+  return std::max(0.0, 1 - character_errors(answer, expected).rate());
+}
+
+double rouge_l(const std::string& answer, const Answers& expected) {
+  const auto own = rouge_words(answer);
+  return best(expected, [&](const std::string& each) { return rouge_l_of(own, rouge_words(each)); });
 }
 
 std::vector<double> cider(const std::vector<Caption>& captions) {

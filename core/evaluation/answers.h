@@ -1,6 +1,7 @@
 // How near a generated answer is to the expected ones, as the public evaluations of question answering and captioning
-// measure it. Texts are UTF-8; upper and lower case are told apart in ASCII only.
+// measure it. Texts are UTF-8; upper and lower case are told apart in ASCII only, but by anls; white space is ASCII's.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,30 @@ double relaxed_accuracy(const std::string& answer, const Answers& expected);
 
 // 1 where the answer contains an expected one, or the other way round, in any case. An empty answer contains nothing.
 double contains(const std::string& answer, const Answers& expected);
+
+// Of DocVQA and InfographicVQA, the similarity whose mean is ANLS: 1 - edit distance / length of the longer text, over
+// code points in lower case, with one space between words; 0 where that is below 0.5 (0.5 itself counts, as in the
+// public scripts and VLMEvalKit). Those divide by lengths before spaces are joined, which a text could grow for
+// nothing.
+double anls(const std::string& answer, const Answers& expected);
+
+// Of transcripts, as jiwer's defaults count: edits that make the answer of an expected text, both without space around
+// them, and that one's length; case and punctuation count. Of several expected ones, those of the lowest rate. A
+// corpus' rate is that of all edits and lengths added up. Nothing as reference has the length 1.
+struct TextErrors {
+  int64_t edits = 0, length = 0;
+  double rate() const;
+};
+TextErrors character_errors(const std::string& answer, const Answers& expected); // of code points
+// Of words between white space: line breaks, too, which jiwer leaves inside a word.
+TextErrors word_errors(const std::string& answer, const Answers& expected);
+
+// 1 - the rate of character errors, or 0 where those are more than the characters expected.
+double character_accuracy(const std::string& answer, const Answers& expected);
+
+// ROUGE-L: the F-measure of the longest common subsequence of words, as rouge_score computes it without stemming. Words
+// are runs of ASCII letters, in lower case, and digits; all else stands between them. 0 where a text has none.
+double rouge_l(const std::string& answer, const Answers& expected);
 
 // CIDEr-D of each caption against its references: how many sequences of one to four words they share, weighted by how
 // rare those are among the references of all. 10 is the best; a set of a single caption has no rare words, and gets 0.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numbers>
 
@@ -33,6 +34,10 @@ class AnswerMeans {
     const double exact = exact_match(answer, expected);
     exact_.add(exact);
     f1_.add(f1(answer, expected));
+    anls_.add(anls(answer, expected));
+    rouge_l_.add(rouge_l(answer, expected));
+    add(characters_, character_errors(answer, expected));
+    add(words_, word_errors(answer, expected));
     contains_.add(contains(answer, expected));
     relaxed_.add(relaxed_accuracy(answer, expected));
     vqa_.add(vqa_accuracy(answer, expected));
@@ -47,6 +52,10 @@ class AnswerMeans {
   void append_to(Values& values) const {
     values.emplace_back("accuracy", exact_.value());
     values.emplace_back("f1", f1_.value());
+    values.emplace_back("anls", anls_.value());
+    values.emplace_back("rouge_l", rouge_l_.value());
+    values.emplace_back("character_error_rate", characters_.rate());
+    values.emplace_back("word_error_rate", words_.rate());
     values.emplace_back("contains", contains_.value());
     values.emplace_back("relaxed_accuracy", relaxed_.value());
     values.emplace_back("first_token_accuracy", first_.value());
@@ -59,7 +68,13 @@ class AnswerMeans {
   }
 
  private:
-  Mean exact_, f1_, contains_, relaxed_, vqa_, first_, first_of_five_;
+  static void add(TextErrors& sum, const TextErrors& errors) {
+    sum.edits += errors.edits;
+    sum.length += errors.length;
+  }
+
+  Mean exact_, f1_, anls_, rouge_l_, contains_, relaxed_, vqa_, first_, first_of_five_;
+  TextErrors characters_, words_; // of all answers
   std::vector<Caption> captions_;
   bool several_ = false; // expected answers of a sample
 };
@@ -83,14 +98,21 @@ report::Record Result::record(const std::string& stage, int64_t step) const {
   return {"evaluation", stage, step, {{"set", set}, {"mode", mode}, {"measure", plan::name_of(measure)}}, all};
 }
 
+bool is_share(std::string_view name) {
+  const std::string_view measure = name.substr(0, name.find('.'));
+  return measure.ends_with("accuracy") || measure.ends_with("error_rate");
+}
+
 std::string Result::text() const {
+  constexpr std::array<std::string_view, 6> elsewhere{
+      "samples", "rouge_l", "word_error_rate", "contains", "first_token_accuracy", "first_token_top5_accuracy"};
   std::vector<std::string> parts;
   for (const auto& [name, value] : values) {
-    if (name == "samples" || name.find('.') != std::string::npos) continue; // and of each source
+    if (std::ranges::find(elsewhere, name) != elsewhere.end() || name.find('.') != std::string::npos) continue;
     std::string words = name;
     std::ranges::replace(words, '_', ' ');
-    const bool share = name.ends_with("accuracy");
-    parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
+    parts.push_back(is_share(name) ? fmt::format("{} {:.1f} %", words, 100 * value)
+                                   : fmt::format("{} {:.4g}", words, value));
   }
   const std::string unusable = unused > 0 ? fmt::format(", {} not used", grouped(unused)) : "";
   return fmt::format("{} ({}): {}; {}{} in {}", set, mode, join(parts, ", "), counted(samples, "sample"), unusable,

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,11 +15,15 @@ namespace fvlm::evaluation {
 // loss: mean over the labels of what is right, in nats. accuracy: the share of questions whose right option has the
 // lowest loss (mean over its labels), of pairs whose chosen answer is the likelier one. margin: by how many nats a
 // pair's chosen answer is likelier, on average. reward_accuracy, reward_margin: the same of rewards, beta times what
-// the policy gained on the reference. Of generated answers accuracy is the share of exact matches; f1, contains,
-// relaxed_accuracy, and where a sample expects several answers vqa_accuracy and cider: see answers.h. samples.
+// the policy gained on the reference. Of generated answers accuracy is the share of exact matches; f1, anls, rouge_l,
+// character_error_rate and word_error_rate of all answers as one corpus, contains, relaxed_accuracy, and where a sample
+// expects several answers vqa_accuracy and cider: see answers.h. samples.
 // attention_entropy. bits_per_byte: the loss of all tokens that are not special, in bits, over the bytes that they
 // stand for. bits_per_byte.SOURCE, loss.SOURCE and accuracy.SOURCE where there are several.
 using Values = std::vector<std::pair<std::string, double>>;
+
+// Whether the value of this name, or that of a source, is read in percent.
+bool is_share(std::string_view name);
 
 struct Result {
   std::string set;  // of a decoder after the first: "heldout.decoder2"
@@ -29,7 +34,8 @@ struct Result {
   Values values;
   double seconds = 0; // that it took
 
-  // "questions (coarse_fine): accuracy 95.8 %, loss 0.1523; 2,000 samples in 2.3 s"
+  // "questions (coarse_fine): accuracy 95.8 %, loss 0.1523; 2,000 samples in 2.3 s". Of generated answers, the values
+  // that most people ask for.
   std::string text() const;
   report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.

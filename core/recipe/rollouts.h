@@ -2,13 +2,39 @@
 #pragma once
 #include "recipe/lua_function.h"
 
+#include <array>
 #include <cstdint>
 #include <variant>
 
 namespace fvlm::plan {
 
-// How near an answer is to the expected one: evaluation/answers.h.
-enum class AnswerMeasure { exact_match, f1, vqa_accuracy, relaxed_accuracy, contains };
+// How near an answer is to the expected one, higher where it is nearer: evaluation/answers.h.
+enum class AnswerMeasure {
+  exact_match,
+  f1,
+  anls,
+  rouge_l,
+  character_accuracy,
+  vqa_accuracy,
+  relaxed_accuracy,
+  contains
+};
+
+struct NamedMeasure {
+  AnswerMeasure measure;
+  const char* name; // in recipes, and in the table that a function gets
+  const char* is;
+};
+
+inline constexpr std::array<NamedMeasure, 8> answer_measures{
+    {{AnswerMeasure::exact_match, "exact_match", "1 for the expected answer, as SQuAD compares"},
+     {AnswerMeasure::f1, "f1", "the words that it shares with the expected answer"},
+     {AnswerMeasure::anls, "anls", "DocVQA's: the similarity of the characters, 0 below a half"},
+     {AnswerMeasure::rouge_l, "rouge_l", "the longest sequence of words that both share"},
+     {AnswerMeasure::character_accuracy, "character_accuracy", "1 less the character error rate, or 0"},
+     {AnswerMeasure::vqa_accuracy, "vqa_accuracy", "VQAv2's"},
+     {AnswerMeasure::relaxed_accuracy, "relaxed_accuracy", "ChartQA's: numbers within 5 %"},
+     {AnswerMeasure::contains, "contains", "1 where one contains the other"}}};
 
 struct Rollouts {
   // What an answer's advantage over the others to the same prompt is.

@@ -6,7 +6,6 @@
 #include "recipe/freeze.h"
 #include "recipe/schema/type.h"
 
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -14,26 +13,34 @@ namespace fvlm::train {
 namespace {
 
 using plan::AnswerMeasure;
-using MeasureFunction = double (*)(const std::string& answer, const evaluation::Answers& expected);
 
-struct NamedMeasure {
-  AnswerMeasure measure;
-  const char* name;
-  MeasureFunction of;
-};
-
-constexpr std::array<NamedMeasure, 5> measures{
-    {{AnswerMeasure::exact_match, "exact_match", evaluation::exact_match},
-     {AnswerMeasure::f1, "f1", evaluation::f1},
-     {AnswerMeasure::vqa_accuracy, "vqa_accuracy", evaluation::vqa_accuracy},
-     {AnswerMeasure::relaxed_accuracy, "relaxed_accuracy", evaluation::relaxed_accuracy},
-     {AnswerMeasure::contains, "contains", evaluation::contains}}};
+double measured(AnswerMeasure measure, const GivenAnswer& answer) {
+  switch (measure) {
+  case AnswerMeasure::exact_match:
+    return evaluation::exact_match(answer.text, answer.expected);
+  case AnswerMeasure::f1:
+    return evaluation::f1(answer.text, answer.expected);
+  case AnswerMeasure::anls:
+    return evaluation::anls(answer.text, answer.expected);
+  case AnswerMeasure::rouge_l:
+    return evaluation::rouge_l(answer.text, answer.expected);
+  case AnswerMeasure::character_accuracy:
+    return evaluation::character_accuracy(answer.text, answer.expected);
+  case AnswerMeasure::vqa_accuracy:
+    return evaluation::vqa_accuracy(answer.text, answer.expected);
+  case AnswerMeasure::relaxed_accuracy:
+    return evaluation::relaxed_accuracy(answer.text, answer.expected);
+  case AnswerMeasure::contains:
+    return evaluation::contains(answer.text, answer.expected);
+  }
+  throw Error(ErrorKind::internal, "the measure {} of answers has no function", static_cast<int>(measure));
+}
 
 recipe::Json seen_by_function(const GivenAnswer& answer) {
   recipe::Json seen = {{"prompt", answer.prompt}, {"text", answer.text},   {"expected", answer.expected},
                        {"tokens", answer.tokens}, {"ended", answer.ended}, {"key", answer.key},
                        {"source", answer.source}};
-  for (const NamedMeasure& measure : measures) seen[measure.name] = measure.of(answer.text, answer.expected);
+  for (const auto& [measure, name, is] : plan::answer_measures) seen[name] = measured(measure, answer);
   return seen;
 }
 
@@ -64,9 +71,7 @@ Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox
 }
 
 double Rewards::of(const GivenAnswer& answer) const {
-  if (const auto* named = std::get_if<AnswerMeasure>(&rollouts_.reward))
-    for (const NamedMeasure& measure : measures)
-      if (measure.measure == *named) return measure.of(answer.text, answer.expected);
+  if (const auto* measure = std::get_if<AnswerMeasure>(&rollouts_.reward)) return measured(*measure, answer);
   const auto& function = std::get<plan::LuaFunction>(rollouts_.reward);
   const recipe::Value argument = recipe::from_json(seen_by_function(answer), {function.defined, 0, {}});
   try {

@@ -53,6 +53,53 @@ TEST(Answers, ContainEachOtherUnlessTheyAreEmpty) {
   EXPECT_EQ(contains(" ", {""}), 0);
 }
 
+TEST(Answers, AreSimilarByCharactersAsInDocVqa) {
+  EXPECT_DOUBLE_EQ(anls("kitten", {"dog", "SITTING"}), 1 - 3.0 / 7);
+  EXPECT_EQ(anls("ab", {"axxb"}), 0.5) << "a half counts";
+  EXPECT_EQ(anls("ab", {"axxxb"}), 0) << "2 of 5 do not";
+  EXPECT_DOUBLE_EQ(anls("na\u00efve", {"naive"}), 1 - 1.0 / 5) << "one of five characters, not two of six bytes";
+  EXPECT_EQ(anls("\u00c9COLE \u0416", {"\u00e9cole \u0436"}), 1);
+  EXPECT_EQ(anls(" 12\n\n May ", {"12 may"}), 1);
+  EXPECT_EQ(anls("a       b", {"xyz"}), 0) << "space makes no text longer";
+  EXPECT_EQ(anls("", {"a"}), 0);
+  EXPECT_EQ(anls("a", {""}), 0);
+  EXPECT_EQ(anls("", {" "}), 1);
+  EXPECT_EQ(anls("receipt", {"recipe"}), anls("recipe", {"receipt"}));
+}
+
+// Numbers of jiwer 4.0.
+TEST(Answers, HaveErrorsAsJiwerCountsThem) {
+  const auto expect = [](const TextErrors& found, int64_t edits, int64_t length) {
+    EXPECT_EQ(found.edits, edits);
+    EXPECT_EQ(found.length, length);
+  };
+  expect(character_errors("hallo welt", {"xxxxxxxxxxxx", "hello world"}), 4, 11);
+  expect(character_errors(" A\n", {"a"}), 1, 1);
+  expect(character_errors("\u0416\u6f22", {"\u0416\u5b57"}), 1, 2);
+  expect(character_errors("", {"abc"}), 3, 3);
+  expect(word_errors("the cat\n  sat", {"the cat sat on"}), 1, 4);
+  expect(word_errors("The cat.", {"the cat"}), 2, 2);
+  EXPECT_EQ(character_errors("abcd", {"a"}).rate(), 3) << "a rate may exceed 1";
+  EXPECT_EQ(character_errors("ab", {""}).rate(), 2);
+  EXPECT_EQ(character_errors("", {""}).rate(), 0);
+  EXPECT_EQ(word_errors("a b", {" "}).rate(), 2);
+}
+
+TEST(Answers, AreAccurateByTheCharactersThatAreRight) {
+  EXPECT_DOUBLE_EQ(character_accuracy("abx", {"zzzz", "abcd"}), 0.5);
+  EXPECT_EQ(character_accuracy("abcd", {"a"}), 0) << "never below 0";
+  EXPECT_EQ(character_accuracy("", {""}), 1);
+}
+
+// Numbers of rouge_score 0.1.2 with use_stemmer = False.
+TEST(Answers, ShareTheLongestSequenceOfWordsToRouge) {
+  EXPECT_DOUBLE_EQ(rouge_l("the cat on a mat", {"a dog", "The cat sat on the mat."}), 8.0 / 11);
+  EXPECT_EQ(rouge_l("Don't", {"don t"}), 1);
+  EXPECT_DOUBLE_EQ(rouge_l("cafe au lait", {"Caf\u00e9 au lait"}), 2.0 / 3);
+  EXPECT_EQ(rouge_l("\u6f22\u5b57", {"\u6f22\u5b57"}), 0) << "words of ASCII alone";
+  EXPECT_EQ(rouge_l("", {""}), 0);
+}
+
 // The numbers are those of the published script for CIDEr-D on the same words.
 TEST(Answers, AreCaptionsToCider) {
   const std::vector<double> scores =

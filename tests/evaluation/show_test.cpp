@@ -11,12 +11,14 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <gmock/gmock.h>
 
 namespace fvlm::evaluation {
 namespace {
 
 using nlohmann::json;
 using plan::Measure;
+using testing::HasSubstr;
 
 // "what?" with the answers "ab" and "c", or one answer, over frames of pixels that are bytes.
 class SyntheticChats : public SyntheticQuestions {
@@ -191,6 +193,28 @@ TEST(MeasuredAnswers, AreThoseThatAreShownAndComparedWithTheExpectedOnes) {
   EXPECT_DOUBLE_EQ(results.at(0).value("accuracy"), exact);
   EXPECT_GT(results[0].value("loss"), 0);
   EXPECT_THROW((void)results[0].value("vqa_accuracy"), Error) << "one answer is expected";
+}
+
+SampleScore answered(const std::string& answer, const Answers& expected) {
+  SampleScore score;
+  score.texts = {{1.0, 2, 0, 0}};
+  score.generated = {answer, expected};
+  return score;
+}
+
+TEST(MeasuredAnswers, HaveTheErrorRatesOfAllAnswersTogether) {
+  const auto set = open(wanted(Measure::answer), std::make_shared<SyntheticChats>(Measure::loss));
+  Scores scores;
+  scores.samples = {answered("ax", {"ab"}), answered("one two 345", {"one two 345"})};
+  const Result result = result_of(*set, "coarse_fine", scores);
+  EXPECT_DOUBLE_EQ(result.value("character_error_rate"), 1.0 / 13); // the mean of both rates is 1 / 4
+  EXPECT_DOUBLE_EQ(result.value("word_error_rate"), 1.0 / 4);
+  EXPECT_DOUBLE_EQ(result.value("anls"), (0.5 + 1) / 2);
+  EXPECT_DOUBLE_EQ(result.value("rouge_l"), (0.0 + 1) / 2);
+  const std::string text = result.text();
+  EXPECT_THAT(text,
+              HasSubstr("accuracy 50.0 %, f1 0.5, anls 0.75, character error rate 7.7 %, relaxed accuracy 50.0 %;"));
+  EXPECT_LT(text.size(), 160U) << text;
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // Stages that learn from the rewards of the model's own answers.
 #include "base/error.h"
 #include "small_run.h"
+#include "train/rewards.h"
 #include "train/rollout_prompts.h"
 #include "train/rollouts.h"
 
@@ -27,6 +28,25 @@ TEST(Advantages, AreZeroWhereAllAnswersEarnTheSame) {
 
 TEST(Advantages, CenteredAreInTheUnitOfTheReward) {
   EXPECT_THAT(advantages({5, 1}, Rollouts::Advantage::centered).of_answers, ElementsAre(2, -2));
+}
+
+TEST(RewardsByMeasure, AreThoseOfEvaluations) {
+  struct Settings final : Rollouts {};
+  Settings settings;
+  const std::vector<std::string> expected{"nothing", "ab cd"};
+  const auto earned = [&](plan::AnswerMeasure measure) {
+    settings.reward = measure;
+    return Rewards(settings, nullptr).of({"AB cdxx", expected, 3, true});
+  };
+  using plan::AnswerMeasure;
+  EXPECT_EQ(earned(AnswerMeasure::exact_match), 0);
+  EXPECT_EQ(earned(AnswerMeasure::f1), 0.5);
+  EXPECT_DOUBLE_EQ(earned(AnswerMeasure::anls), 1 - 2.0 / 7);
+  EXPECT_EQ(earned(AnswerMeasure::rouge_l), 0.5);
+  EXPECT_NEAR(earned(AnswerMeasure::character_accuracy), 1 - 4.0 / 5, 1e-12);
+  EXPECT_EQ(earned(AnswerMeasure::vqa_accuracy), 0);
+  EXPECT_EQ(earned(AnswerMeasure::relaxed_accuracy), 0);
+  EXPECT_EQ(earned(AnswerMeasure::contains), 1);
 }
 
 class RolloutRun : public SmallRun {
@@ -184,6 +204,17 @@ TEST_F(RolloutRun, APlanFileKeepsWhatItsFunctionWas) {
   elsewhere.folder = folder("elsewhere");
   EXPECT_THAT(mistake([&] { train(read, elsewhere, registry_); }), HasSubstr("a plan file holds no functions"));
   EXPECT_FALSE(fs::exists(folder("elsewhere") / "align")) << "before anything is trained";
+}
+
+TEST_F(RolloutRun, FunctionsGetEveryMeasure) {
+  learn_from(
+      "fvlm.grpo { answers = 2, max_new_tokens = 8, reward = function(answer) return answer.exact_match + answer.f1 + "
+      "answer.anls + answer.rouge_l + answer.character_accuracy + answer.vqa_accuracy + answer.relaxed_accuracy + "
+      "answer.contains end }",
+      "samples = 8");
+  run("measures", {}, {.max_steps = 1});
+  change_recipe("answer.anls", "answer.anlz");
+  EXPECT_THAT(mistake([&] { run("missing", {}, {.max_steps = 1}); }), HasSubstr("anlz"));
 }
 
 TEST_F(RolloutRun, MistakesAreNamed) {

@@ -214,6 +214,10 @@ std::string evaluation_tables(const PageInput& input) {
   // Of generated answers: `accuracy` is the share of exact matches, `loss` the NLL of what was expected.
   static constexpr Column of_answers[] = {{"accuracy", "exact match", Column::bar},
                                           {"f1", "F1", Column::share},
+                                          {"anls", "ANLS", Column::share},
+                                          {"rouge_l", "ROUGE-L", Column::share},
+                                          {"character_error_rate", "CER", Column::share},
+                                          {"word_error_rate", "WER", Column::share},
                                           {"vqa_accuracy", "VQA accuracy", Column::share},
                                           {"cider", "CIDEr", Column::fixed},
                                           {"loss", "NLL", Column::fixed},

@@ -2,14 +2,28 @@
 
 #include "objective/settings.h"
 
+#include <fmt/format.h>
+
 namespace fvlm::objective {
 namespace {
 
 // For editors.
-constexpr const char* reward_function =
-    "fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, "
-    "source: string, exact_match: number, f1: number, "
-    "vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number";
+std::string reward_function() {
+  std::string signature = "fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, "
+                          "ended: boolean, key: string, source: string";
+  for (const auto& [measure, name, is] : plan::answer_measures) signature += fmt::format(", {}: number", name);
+  return signature + " }): number";
+}
+
+recipe::Ref<plan::AnswerMeasure> answer_measure() {
+  std::vector<recipe::WordInfo> words;
+  std::vector<plan::AnswerMeasure> values;
+  for (const auto& [measure, name, is] : plan::answer_measures) {
+    words.push_back({name, is});
+    values.push_back(measure);
+  }
+  return recipe::make_type<recipe::Choice<plan::AnswerMeasure>>(std::move(words), std::move(values));
+}
 
 } // namespace
 
@@ -22,7 +36,6 @@ std::vector<std::string> Grpo::figures() const {
 }
 
 Settings grpo_settings() {
-  using plan::AnswerMeasure;
   auto type = record<Grpo>("Grpo", "grpo",
                            "Group relative policy optimization: the model answers each prompt several times, and "
                            "answers that earn more than the others become likelier. docs/rewards.md has the formulas.");
@@ -30,14 +43,7 @@ Settings grpo_settings() {
       .field("max_new_tokens", &Grpo::max_new_tokens, integer(at_least(1)),
              "Longest answer; shorter where data.max_text_tokens leaves less behind the prompt.")
       .unit("tokens")
-      .field("reward", &Grpo::reward,
-             one_of(choice<AnswerMeasure>(
-                        {{"exact_match", AnswerMeasure::exact_match, "1 for the expected answer, as SQuAD compares"},
-                         {"f1", AnswerMeasure::f1, "the words that it shares with the expected answer"},
-                         {"vqa_accuracy", AnswerMeasure::vqa_accuracy, "VQAv2's"},
-                         {"relaxed_accuracy", AnswerMeasure::relaxed_accuracy, "ChartQA's: numbers within 5 %"},
-                         {"contains", AnswerMeasure::contains, "1 where one contains the other"}}),
-                    lua_function(reward_function)),
+      .field("reward", &Grpo::reward, one_of(answer_measure(), lua_function(reward_function())),
              "What an answer earns: how near it is to the sample's own, or a function of the answer.")
       .example("function(answer) return answer.exact_match + (answer.ended and 0.1 or 0) end")
       .field("loss", &Grpo::loss,
