@@ -36,7 +36,14 @@ TEST(RewardsByMeasure, AreThoseOfEvaluations) {
   const std::vector<std::string> expected{"nothing", "ab cd"};
   const auto earned = [&](plan::AnswerMeasure measure) {
     settings.reward = measure;
-    return Rewards(settings, nullptr).of({"AB cdxx", expected, 3, true});
+    return Rewards(settings, nullptr)
+        .of({.prompt = "",
+             .text = "AB cdxx",
+             .expected = expected,
+             .tokens = 3,
+             .ended = true,
+             .key = "",
+             .source = ""});
   };
   using plan::AnswerMeasure;
   EXPECT_EQ(earned(AnswerMeasure::exact_match), 0);
