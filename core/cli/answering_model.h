@@ -1,4 +1,5 @@
-// What `serve` and `chat` answer with: a model about pictures, its tokenizer, and the writer of its prompts.
+// What `serve`, `chat` and `generate --data` answer with: a model about pictures, its tokenizer, and the writer of its
+// prompts.
 #pragma once
 #include "cli/media_options.h"
 #include "cli/options.h"

@@ -1,4 +1,5 @@
-// fvlm-engine generate: answers a question about an image, a video or a text, or the prompts of a batch.
+// fvlm-engine generate: answers a question about an image, a video or a text, the prompts of a batch, or the samples of
+// files.
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -7,6 +8,7 @@
 #include "base/text.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
+#include "cli/generate_data.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
 #include "cli/sampling_options.h"
@@ -170,10 +172,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   const Prompt prompt = visual.max_bytes > 0 ? question_about_context(parsed, *tokenizer, input, visual)
                                              : question_about_images(parsed, *tokenizer, input, visual, registry);
   options.end_tokens = prompt.end_tokens;
-  if (const auto schema = parsed.value("json-schema")) {
-    options.form = std::make_shared<const grammar::Grammar>(json_form_of(*schema));
-    options.tokens = infer::token_table_of(*tokenizer);
-  }
+  if (options.form) options.tokens = infer::token_table_of(*tokenizer);
 
   const bool json = parsed.flag("json");
   StreamingDetokenizer stream(*tokenizer);
@@ -205,12 +204,11 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   return 0;
 }
 
-} // namespace
-
-int generate_answers(Arguments arguments) {
+Options generate_options() {
   Options options(
       "generate MODEL --prompt TEXT [--image F]... [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
       "  fvlm-engine generate MODEL --prompt TEXT [--video F | --context TEXT]\n"
+      "  fvlm-engine generate MODEL --data F --answers OUT.jsonl [--prompt TEXT] [--max-tokens N]\n"
       "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
       "Answer a question about an image or a video, or about a text where the model's encoder reads bytes, and print\n"
       "the tokens as they are generated. A video is sampled at one frame per second. Decoding is greedy unless a\n"
@@ -218,7 +216,11 @@ int generate_answers(Arguments arguments) {
       "For a checkpoint of a run, the system turn, number of frames, image size and form of questions about a text\n"
       "default to those of its training (from the run's plan.json). --batch takes a file as `trace` does, with each\n"
       "sample's text as its prompt and no loss_mask; without a tokenizer.json it prints token ids. Times include\n"
-      "encoding frames and prompts.",
+      "encoding frames and prompts.\n"
+      "--data asks every sample of files in the forms of a recipe's `shards` (docs/data.md), many at once, and writes "
+      "a\n"
+      "line of JSON for each in their order: its answer, and the sample's own as `expected`; or why it has none, as\n"
+      "`error`. The same command goes on where it was cut: samples that OUT.jsonl has are not asked again.",
       "generate runs/quickstart --video clip.mp4 --prompt \"Which colour came first?\"");
   with_draft_options(
       with_sampling_options(
@@ -227,7 +229,7 @@ int generate_answers(Arguments arguments) {
                   .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
-                         "in a text")
+                         "in a text; with --data that of samples without one")
                   .repeated_value(
                       "image", "FILE",
                       "a JPEG, PNG, WebP or GIF, whose first frame is shown (repeatable: several images of one "
@@ -238,37 +240,68 @@ int generate_answers(Arguments arguments) {
               .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
       .repeated_value("stop", "TEXT", "stop before this text (repeatable)")
       .value("json-schema", "FILE", "answer with JSON that fits this JSON Schema (docs/serving.md says which)")
-      .value("batch", "FILE", "prompts as token ids, safetensors")
+      .value("batch", "FILE", "prompts as token ids, safetensors");
+  with_data_options(options)
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
       .flag("json", "print one JSON document on standard output");
-  const auto parsed = options.parse(arguments);
-  if (!parsed) return 0;
-  const bool batch = parsed->value("batch").has_value();
-  if (batch == parsed->value("prompt").has_value())
-    throw Error(ErrorKind::usage,
-                batch ? "--batch and --prompt are mutually exclusive" : "--prompt or --batch is missing")
-        .advise("give --prompt TEXT, with --image, --video or --context; or --batch FILE");
-  std::vector<const char*> with_prompt = {"image", "video", "context", "stop", "json-schema"};
-  with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
-  if (parsed->value("json-schema") && parsed->flag("ignore-eos"))
+  return options;
+}
+
+// What is asked: the samples of files, the prompts of a batch, or one question.
+enum class Mode { data, batch, question };
+
+Mode mode_of(const ParsedOptions& parsed) {
+  constexpr const char* advice =
+      "give --prompt TEXT, with --image, --video or --context; --data FILE and --answers OUT.jsonl; or --batch FILE";
+  const bool data = !parsed.values("data").empty(), batch = parsed.value("batch").has_value();
+  if (batch && (data || parsed.value("prompt")))
+    throw Error(ErrorKind::usage, "--batch and --{} are mutually exclusive", data ? "data" : "prompt").advise(advice);
+  if (!batch && !data && !parsed.value("prompt"))
+    throw Error(ErrorKind::usage, "--prompt, --data or --batch is missing").advise(advice);
+  if (data && !parsed.value("answers"))
+    throw Error(ErrorKind::usage, "--data needs --answers OUT.jsonl, the file that answers are written into");
+  std::vector<const char*> refused;
+  if (data) refused = {"image", "video", "context"};
+  if (batch) refused.assign(std::begin(media_option_names), std::end(media_option_names));
+  if (batch) refused.insert(refused.end(), {"image", "video", "context", "stop", "json-schema"});
+  for (const char* name : refused)
+    if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt{}", name, data ? " without --data" : "");
+  for (const char* name : {"answers", "cache-rows", "root", "field"})
+    if (!data && parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --data", name);
+  return data ? Mode::data : batch ? Mode::batch : Mode::question;
+}
+
+infer::GenerateOptions answer_options_of(const ParsedOptions& parsed) {
+  if (parsed.value("json-schema") && parsed.flag("ignore-eos"))
     throw Error(ErrorKind::usage, "--json-schema and --ignore-eos are mutually exclusive");
-  for (const char* name : with_prompt)
-    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt", name);
-  infer::GenerateOptions answer_options;
-  if (parsed->value("max-tokens") && parsed->value("limit"))
+  if (parsed.value("max-tokens") && parsed.value("limit"))
     throw Error(ErrorKind::usage, "--max-tokens and --limit are the same option").advise("give one of them");
-  answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit, 1), 1);
-  answer_options.ignore_eos = parsed->flag("ignore-eos");
-  answer_options.sampling = sampling_of(*parsed);
-  answer_options.draft_tokens = draft_tokens_of(*parsed);
+  infer::GenerateOptions options;
+  options.limit = parsed.integer_or("max-tokens", parsed.integer_or("limit", options.limit, 1), 1);
+  options.ignore_eos = parsed.flag("ignore-eos");
+  options.sampling = sampling_of(parsed);
+  options.draft_tokens = draft_tokens_of(parsed);
+  if (const auto schema = parsed.value("json-schema"))
+    options.form = std::make_shared<const grammar::Grammar>(json_form_of(*schema));
+  return options;
+}
+
+} // namespace
+
+int generate_answers(Arguments arguments) {
+  const auto parsed = generate_options().parse(arguments);
+  if (!parsed) return 0;
+  const Mode mode = mode_of(*parsed);
+  const infer::GenerateOptions answer_options = answer_options_of(*parsed);
+  if (mode == Mode::data) return answer_data(*parsed, answer_options);
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);
   use_draft_model(*parsed, model, answerer);
-  return batch ? answer_prompts(*parsed, model, answerer, answer_options)
-               : answer_question(*parsed, model, answerer, answer_options, *registry);
+  return mode == Mode::batch ? answer_prompts(*parsed, model, answerer, answer_options)
+                             : answer_question(*parsed, model, answerer, answer_options, *registry);
 }
 
 } // namespace fvlm::cli

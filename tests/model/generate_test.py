@@ -282,7 +282,7 @@ class Generate(unittest.TestCase):
         (self.copy("bad") / "generation_config.json").write_text('{"eos_token_id": "end"}')
         self.assert_refused(4, ["generation_config.json", "eos_token_id"], "bad", "gqa.mix")
         (folder / "words").write_text("no media")
-        for code, words, options in ((2, "--prompt or --batch is missing", []), (2, "mutually exclusive", ["--batch", "b", "--prompt", "x"]),
+        for code, words, options in ((2, "--prompt, --data or --batch is missing", []), (2, "mutually exclusive", ["--batch", "b", "--prompt", "x"]),
                                      (2, "--stop needs --prompt", ["--batch", "b", "--stop", "x"]),
                                      (2, "mutually exclusive", ["--prompt", "x", "--image", "a", "--video", "b"]),
                                      (2, "--video: a prompt has one video, got 2", ["--prompt", "x", "--video", "a", "--video", "b"]),

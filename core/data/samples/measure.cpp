@@ -6,6 +6,7 @@
 #include "data/samples/frames.h"
 #include "data/samples/named_media.h"
 #include "data/samples/npy.h"
+#include "data/samples/prompt_content.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
 #include "data/video_text.h"
@@ -101,6 +102,11 @@ int64_t answers(const SampleText& text) {
 
 } // namespace
 
+std::optional<std::string> caption_file_of(const Shard& shard, const ShardSample& sample) {
+  const Member* txt = member_named(sample, "txt");
+  return txt ? std::optional(plain_text_of(shard, *txt)) : std::nullopt;
+}
+
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
     : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template),
@@ -119,8 +125,7 @@ Sample SampleReader::measure(const Shard& shard, const ShardSample& members, con
 Sample SampleReader::measured(const Shard& shard, ShardSample members, const plan::Source& source) const {
   if (!members.damage.empty()) broken(shard.names_media() ? members.damage : "a part of it is lost: " + members.damage);
   const auto json = shard.json(members);
-  const Member* txt = member_named(members, "txt");
-  if (!json && !txt) {
+  if (!json && !member_named(members, "txt")) {
     std::vector<std::string> names;
     for (size_t i = 0; i < std::min<size_t>(members.members.size(), 5); ++i) names.push_back(members.members[i].name);
     throw Error(ErrorKind::data, "it has neither KEY.json nor KEY.txt among its {}: {}",
@@ -134,9 +139,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
     return {.key = members.key,
             .dropped = text_in(*found, fmt::format("'{}'", dropped_key)),
             .lacks_answer = object.contains(lacks_answer_key)};
-  std::optional<std::string> caption;
-  if (txt) caption = plain_text_of(shard, *txt);
-
+  const std::optional<std::string> caption = caption_file_of(shard, members);
   const Parts parts(object, source.fields);
   if (shard.names_media()) add_named_media(shard, parts, members);
   SampleContent parsed = parse_sample_content(parts, caption, source, mix_, visual_rows_);
