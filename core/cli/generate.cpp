@@ -106,6 +106,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, infer:
 struct Prompt {
   model::Sample sample;            // with the text of the prompt alone
   std::vector<int64_t> end_tokens; // that end the answer besides the model's own
+  grammar::Preface preface = {};   // thoughts that stand before what has a form
 };
 
 // As samples with a context and a question are trained on: the encoder reads the bytes of the source.
@@ -156,7 +157,8 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
   if (visual.in_place && !marks.empty()) mention_frames(request.turns, marks);
   const serve::PromptWriter writer(
       tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
-  return {writer.write(request).sample, {}};
+  serve::WrittenPrompt written = writer.write(request);
+  return {std::move(written.sample), {}, writer.preface_of(written.thinking)};
 }
 
 int answer_question(const ParsedOptions& parsed, const std::string& model, infer::Generator& answerer,
@@ -172,6 +174,7 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   const Prompt prompt = visual.max_bytes > 0 ? question_about_context(parsed, *tokenizer, input, visual)
                                              : question_about_images(parsed, *tokenizer, input, visual, registry);
   options.end_tokens = prompt.end_tokens;
+  options.preface = prompt.preface;
   if (options.form) options.tokens = infer::token_table_of(*tokenizer);
 
   const bool json = parsed.flag("json");

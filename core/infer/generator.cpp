@@ -178,7 +178,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
       Prompt prompt{samples[begin].texts[0].tokens, visual[i], limits[begin], sampling, on_token};
       prompt.grids = samples[begin].grids;
       prompt.top_logprobs = options.top_logprobs;
-      if (texts) prompt.constraint = std::make_shared<grammar::TokenConstraint>(texts);
+      if (texts) prompt.constraint = std::make_shared<grammar::TokenConstraint>(texts, options.preface);
       prompt.calculator = calculator_.get();
       batch.add(std::move(prompt));
     }

@@ -23,6 +23,7 @@ struct GenerateOptions {
   // What answers may be, of which tokens; null: anything.
   std::shared_ptr<const grammar::Grammar> form = {};
   std::shared_ptr<const grammar::TokenTable> tokens = {};
+  grammar::Preface preface = {}; // what may stand before a form
 };
 
 struct Answer {
