@@ -46,8 +46,8 @@ std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::
 // Mixes with the same key hold the same samples, whatever their weights.
 std::string key_of(const NamedMix& named) {
   const plan::Mix& mix = named.mix;
-  std::string key = fmt::format("{} {} {} {} {}", named.texts, mix.max_frames, mix.max_text_tokens,
-                                mix.replicate_image_frames, mix.preprocessed.value_or(""));
+  std::string key = fmt::format("{} {} {} {} {} {}", named.texts, mix.max_frames, mix.max_text_tokens,
+                                mix.replicate_image_frames, mix.mask_history, mix.preprocessed.value_or(""));
   for (const plan::Source& source : mix.sources) {
     key += source.text_only() ? "\ntext" : "\nshards";
     for (const auto& pattern : source.patterns()) key += " " + pattern;
