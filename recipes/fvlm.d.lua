@@ -449,6 +449,7 @@ function fvlm.stage(name) end
 ---@field overlong? "truncate"|"drop" What happens to a text longer than max_text_tokens. Default: `"truncate"`.
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
+---@field mask_history? boolean Learn the last answer of each conversation alone; the earlier ones stand as context. Samples with `token_ids` are learnt as their `loss_mask` says. Default: `false`.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
 ---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a question and answers it takes the place of `questions.prompt`: `{source}` stands for what the encoder of bytes reads, and the rest may have special tokens.
 ---@field questions? fvlm.Questions How samples with a context, a question and answers are written. Default: with the defaults of its fields.

@@ -105,9 +105,9 @@ ChatTokens ChatTemplate::encode_own(std::span<const Turn> turns, std::string_vie
     append(begin, end, answer);
   };
   size_t at = 0;
-  for (const auto& [begin, end] : chat.answers) {
+  for (const auto& [begin, end, is_learnt] : chat.answers) {
     append_with_marks(at, begin, false);
-    append_with_marks(begin, end, true);
+    append_with_marks(begin, end, is_learnt);
     at = end;
   }
   append_with_marks(at, chat.text.size(), false);
@@ -164,31 +164,32 @@ void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out) cons
       [&](std::string_view mark) { append_token(id_of(mark), false, out); });
 }
 
-void ChatTemplate::append_parts(const std::vector<TurnPart>& parts, ChatTokens& out) const {
+void ChatTemplate::append_parts(const std::vector<TurnPart>& parts, bool is_learnt, ChatTokens& out) const {
   for (const TurnPart& part : parts) {
-    const bool is_text = part.kind == TurnPart::Kind::text, is_answer = part.kind != TurnPart::Kind::output;
-    if (!is_text) append_token(is_answer ? tool_tokens_->code_start : tool_tokens_->output_start, is_answer, out);
-    append_text(part.text, is_answer, out);
-    if (!is_text) append_token(is_answer ? tool_tokens_->code_end : tool_tokens_->output_end, is_answer, out);
+    const bool is_text = part.kind == TurnPart::Kind::text, is_output = part.kind == TurnPart::Kind::output,
+               is_label = is_learnt && !is_output;
+    if (!is_text) append_token(is_output ? tool_tokens_->output_start : tool_tokens_->code_start, is_label, out);
+    append_text(part.text, is_label, out);
+    if (!is_text) append_token(is_output ? tool_tokens_->output_end : tool_tokens_->code_end, is_label, out);
   }
 }
 
 void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
-  bool answer = turn.role == "assistant";
+  const bool is_answer = turn.role == "assistant", is_learnt = is_answer && turn.is_learnt;
   append_token(start_, false, out);
-  if (answer) { // encoded apart, so that the mask begins where generation begins
+  if (is_answer) { // encoded apart, so that the mask begins where generation begins
     append_text("assistant\n", false, out);
     if (turn.parts.empty())
-      append_text(turn.text, true, out);
+      append_text(turn.text, is_learnt, out);
     else
-      append_parts(turn.parts, out);
+      append_parts(turn.parts, is_learnt, out);
   } else if (has_marks_ && turn.role == "user") {
     append_user_text(turn.role + "\n" + text_with_video(turn), out);
   } else {
     append_text(turn.role + "\n" + turn.text, false, out);
   }
-  append_token(end_, answer, out);
-  append_text("\n", answer, out);
+  append_token(end_, is_learnt, out);
+  append_text("\n", is_learnt, out);
 }
 
 ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system,

@@ -16,7 +16,7 @@ namespace fvlm {
 
 struct ChatTokens {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer_mask; // 1 for every token of an answer, with the tokens that end it
+  std::vector<uint8_t> answer_mask; // 1 for every token of an answer that is learnt, with the tokens that end it
 };
 
 inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
@@ -41,9 +41,9 @@ class ChatTemplate {
   explicit ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows = {},
                         const std::optional<std::string>& name = {});
 
-  // Outputs of an answer's parts are no labels. Throws Error(data) for parts that the tokenizer has no tokens for, and
-  // for tools that ChatML or the template has no place for. `tools`: what the assistant may call, which a template in
-  // the tokenizer's folder writes; null: none.
+  // Answers that are not learnt, and outputs of an answer's parts, are no labels. Throws Error(data) for parts that the
+  // tokenizer has no tokens for, and for tools that ChatML or the template has no place for. `tools`: what the
+  // assistant may call, which a template in the tokenizer's folder writes; null: none.
   ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt,
                     const nlohmann::json* tools = nullptr) const;
 
@@ -68,7 +68,7 @@ class ChatTemplate {
 
   ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
                         const TemplateValues& values) const;
-  void append_parts(const std::vector<TurnPart>& parts, ChatTokens& out) const;
+  void append_parts(const std::vector<TurnPart>& parts, bool is_learnt, ChatTokens& out) const;
   void unlabel_outputs(std::span<const Turn> turns, ChatTokens& out) const;
   void require_form(std::span<const Turn> turns) const;
 

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <utility>
 
@@ -149,7 +148,7 @@ ChatText without_marks(jinja::Rendered rendered) {
     made.literal.push_back(first);
   }
   made.text.append(rendered.text, begin);
-  for (const auto& [first, last] : rendered.generations) made.answers.emplace_back(moved(first), moved(last));
+  for (const auto& [first, last] : rendered.generations) made.answers.push_back({moved(first), moved(last)});
   return made;
 }
 
@@ -161,7 +160,7 @@ void surround_images(ChatText& chat) {
     return at + static_cast<size_t>(before) * (gemma3_break.size() + behind.size());
   };
   for (size_t& at : chat.literal) at = moved(at);
-  for (auto& [begin, end] : chat.answers) begin = moved(begin), end = moved(end);
+  for (ChatAnswer& answer : chat.answers) answer.begin = moved(answer.begin), answer.end = moved(answer.end);
   std::string text;
   size_t begin = 0;
   for (auto& [first, last] : chat.marks) {
@@ -171,26 +170,6 @@ void surround_images(ChatText& chat) {
   }
   chat.text = text.append(chat.text, begin);
   for (auto& [first, last] : chat.marks) first = last;
-}
-
-// A generation block may begin behind the space that a prompt lacks, as in LLaVA's "ASSISTANT: " and "ASSISTANT:". A
-// model has to say that space, so that its answers begin with it.
-void begin_behind_prompts(std::span<const Turn> turns,
-                          const std::function<std::string(std::span<const Turn>)>& prompt_of, ChatText& chat) {
-  for (size_t i = 0; i < turns.size(); ++i) {
-    if (turns[i].role != "assistant") continue;
-    std::string prompt;
-    try {
-      prompt = prompt_of(turns.first(i));
-    } catch (const Error&) { // it refuses a prompt here, and nobody will ask for an answer
-      continue;
-    }
-    if (!chat.text.starts_with(prompt)) continue;
-    const auto answer = std::find_if(chat.answers.begin(), chat.answers.end(),
-                                     [&](const auto& each) { return each.first >= prompt.size(); });
-    if (answer == chat.answers.end()) continue;
-    if (chat.text.find_first_not_of(" \t\n", prompt.size()) >= answer->first) answer->first = prompt.size();
-  }
 }
 
 } // namespace
@@ -446,39 +425,18 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, c
 
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const TemplateValues& values) const {
   ChatText made = render_plainly(turns, prompt, values);
-  if (template_.has_generation())
-    begin_behind_prompts(
-        turns, [&](std::span<const Turn> before) { return render_plainly(before, true, values).text; }, made);
-  else
+  if (template_.has_generation()) {
+    begin_behind_prompts(turns, values, made);
+    mark_unlearnt(turns, values, made.answers);
+  } else {
     try {
       made.answers = find_answers(turns, made.text, values);
     } catch (const Error&) { // a template may drop the thoughts of all answers but the last one
       if (!prompt) throw;
     }
+  }
   find_marks(turns, made);
   return made;
-}
-
-// An answer is what the conversation up to it has beyond the prompt for it.
-std::vector<std::pair<size_t, size_t>> OwnTemplate::find_answers(std::span<const Turn> turns, const std::string& text,
-                                                                 const TemplateValues& values) const {
-  std::vector<std::pair<size_t, size_t>> answers;
-  for (size_t i = 0; i < turns.size(); ++i) {
-    if (turns[i].role != "assistant") continue;
-    const std::string before = render_plainly(turns.first(i), true, values).text;
-    const std::string whole = render_plainly(turns.first(i + 1), false, values).text;
-    if (!whole.starts_with(before) || !text.starts_with(whole))
-      throw Error(ErrorKind::data,
-                  "the chat template does not show where answer {} of the conversation is: rendered up to there, it is "
-                  "not how the whole begins",
-                  answers.size() + 1)
-          .at(where_)
-          .advise(
-              "write {% generation %} and {% endgeneration %} around the assistant's text in the template, or train "
-              "on conversations of one answer");
-    answers.emplace_back(before.size(), whole.size());
-  }
-  return answers;
 }
 
 } // namespace fvlm

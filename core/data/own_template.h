@@ -34,6 +34,7 @@ struct Turn {
   // What stands in place of a user's <video>, with <image> for each frame; empty: <video> is the rows of all frames.
   std::string video_text = {};
   std::string thoughts = {}; // of an answer: what stood before its text, which a template reads as "reasoning_content"
+  bool is_learnt = true;     // of an answer; otherwise it stands as context
 };
 std::string text_with_video(const Turn& turn);
 
@@ -43,12 +44,18 @@ struct TemplateValues {
   const nlohmann::json* variables = nullptr; // an object, of which each key is a variable; texts spell no special token
 };
 
+// What the assistant says in a conversation's text, in bytes.
+struct ChatAnswer {
+  size_t begin = 0, end = 0;
+  bool is_learnt = true;
+};
+
 // A conversation as text.
 struct ChatText {
   std::string text;
   std::vector<size_t> literal; // where a special token is spelled in a turn, in bytes: it is no token
-  std::vector<std::pair<size_t, size_t>> answers; // what the assistant says: begin and end in bytes
-  std::vector<std::pair<size_t, size_t>> marks;   // of images and videos, in the order of those in the turns
+  std::vector<ChatAnswer> answers;
+  std::vector<std::pair<size_t, size_t>> marks; // of images and videos, in the order of those in the turns
 };
 
 // A special token of a tokenizer's folder by its name in tokenizer_config.json or special_tokens_map.json, such as
@@ -70,8 +77,8 @@ class OwnTemplate {
   OwnTemplate(const Tokenizer& tokenizer, const std::string& name, bool has_marks = false);
 
   // With `prompt`, it ends where the assistant's next answer begins. Throws Error(data) where the template refuses the
-  // conversation, or where it does not show which parts of the text are answers; those of a prompt, from which nothing
-  // is learnt, are then left out. [any thread]
+  // conversation, or where it does not show which parts of the text are answers; those from which nothing is learnt, as
+  // all of a prompt, are then left out. [any thread]
   ChatText render(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
   // The form in which the template writes calls of tools; null: none, or one that is not known.
   const ToolCallForm* tool_call_form() const { return tool_call_form_; }
@@ -83,8 +90,12 @@ class OwnTemplate {
 
  private:
   ChatText render_plainly(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
-  std::vector<std::pair<size_t, size_t>> find_answers(std::span<const Turn> turns, const std::string& text,
-                                                      const TemplateValues& values) const;
+  void begin_behind_prompts(std::span<const Turn> turns, const TemplateValues& values, ChatText& chat) const;
+  void mark_unlearnt(std::span<const Turn> turns, const TemplateValues& values, std::vector<ChatAnswer>& answers) const;
+  std::vector<ChatAnswer> find_answers(std::span<const Turn> turns, const std::string& text,
+                                       const TemplateValues& values) const;
+  std::optional<ChatAnswer> find_answer(std::span<const Turn> turns, const std::string& text,
+                                        const TemplateValues& values) const;
   jinja::Value message(const Turn& turn) const;
   jinja::Value marked_value(const nlohmann::json& value) const;
   std::string marked_text(const Turn& turn) const;

@@ -180,6 +180,7 @@ Json made_from(const PreprocessInput& input) {
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
   if (input.processor) settings["image processor"] = description(*input.processor);
   if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
+  if (mix.mask_history) settings["mask_history"] = true;
   if (mix.documents) settings["documents"] = true;
   if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())
     settings["questions"] = {form.source,

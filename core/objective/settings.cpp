@@ -17,8 +17,9 @@ std::vector<Settings>& all_settings() {
 
 recipe::Ref<plan::LossOn> loss_on() {
   using enum plan::LossOn;
-  static const auto type = recipe::choice<plan::LossOn>(
-      {{"all", all, "every text token but the first"}, {"answer", answer, "the tokens of the assistant's turns"}});
+  static const auto type =
+      recipe::choice<plan::LossOn>({{"all", all, "every text token but the first"},
+                                    {"answer", answer, "the tokens of the assistant's turns that are learnt"}});
   return type;
 }
 

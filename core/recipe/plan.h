@@ -151,6 +151,7 @@ struct Mix {
   Overlong overlong = Overlong::truncate;
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
+  bool mask_history = false;                              // of a conversation the last answer alone is learnt
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> teacher_prompt; // a teacher's first user turn with {field}s, or its QuestionForm::prompt
   std::optional<std::string> preprocessed;   // a folder written by `preprocess`

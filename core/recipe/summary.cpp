@@ -268,6 +268,7 @@ class Summary {
     if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts dropped");
     if (mix.system != plan::Mix{}.system) parts.push_back(mix.system.empty() ? "no system turn" : "custom system turn");
     if (mix.chat_template) parts.push_back(fmt::format("the decoder's chat template '{}'", *mix.chat_template));
+    if (mix.mask_history) parts.emplace_back("last answers only");
     if (mix.decoders)
       for (const auto& [name, texts] : *mix.decoders) parts.push_back("texts of its own for " + name);
     if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("custom prompts");
@@ -312,6 +313,7 @@ class Summary {
     for (const auto& set : evaluation.sets) {
       std::vector<std::string> parts{fmt::format("{}: {}", set.name, plan::name_of(set.measure))};
       if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
+      if (set.data.mask_history) parts.emplace_back("last answers only");
       for (const auto& source : set.data.sources)
         for (const auto& shards : source.patterns()) parts.push_back(shards);
       if (plan_.model.connector->mode_names().size() > 1)

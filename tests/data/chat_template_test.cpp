@@ -263,6 +263,31 @@ TEST(OwnTemplate, PromptsNeedNotShowWhereAnswersAre) {
   EXPECT_EQ(tokenizer.decode(prompt), "u:b<|im_end|>a:c<|im_end|>u:d<|im_end|>a:");
   EXPECT_EQ(std::count(prompt.begin(), prompt.end(), 260), 3);
   EXPECT_THAT(error_of(folder, turns), testing::HasSubstr("does not show where answer 1"));
+  std::vector<Turn> last = {{"user", "b"}, {"assistant", "c"}, {"user", "d"}, {"assistant", "b"}};
+  last[1].is_learnt = false;
+  EXPECT_EQ(answers_in(folder, encode(folder, last)), "(hm)b<|im_end|>") << "where answer 1 is need not be known";
+}
+
+TEST(OwnTemplate, AnswersThatAreNotLearntAreContext) {
+  std::vector<Turn> turns = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}};
+  turns[1].is_learnt = false;
+  const std::string block = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}";
+  const auto in_blocks = [](const std::string& answer) {
+    return Json{{"chat_template", "{% for m in messages %}{% if m.role == 'assistant' %}" + answer +
+                                      "{% else %}{{ m.content }}{% endif %}{% endfor %}"}};
+  };
+  for (const Json& config : {Json{{"chat_template", chatml}}, in_blocks(block)}) {
+    const ChatFolder folder(config);
+    const ChatTokens tokens = encode(folder, turns);
+    EXPECT_THAT(answers_in(folder, tokens), testing::StartsWith("d<|im_end|>"));
+    std::vector<Turn> learnt = turns;
+    learnt[1].is_learnt = true;
+    EXPECT_EQ(tokens.ids, encode(folder, learnt).ids);
+  }
+  const ChatFolder two(in_blocks("{% generation %}>{% endgeneration %}" + block));
+  EXPECT_EQ(answers_in(two, encode(two, turns)), ">d<|im_end|>");
+  const ChatFolder last(in_blocks("{% if loop.last %}" + block + "{% else %}{{ m.content }}{% endif %}"));
+  EXPECT_THAT(error_of(last, turns), testing::HasSubstr("does not show where answer 1 of the conversation is"));
 }
 
 TEST(OwnTemplate, VariablesOfAPromptSpellNoTokens) {
@@ -348,7 +373,7 @@ TEST(OwnTemplate, ImagesOfGemma3StandBetweenTheirTokens) {
   const size_t first = before.size(), second = first + behind.size() + between.size();
   EXPECT_EQ(chat.marks, (std::vector<std::pair<size_t, size_t>>{{first, first}, {second, second}}));
   ASSERT_EQ(chat.answers.size(), 1u);
-  EXPECT_EQ(chat.text.substr(chat.answers[0].first), "abc<end_of_turn>\n");
+  EXPECT_EQ(chat.text.substr(chat.answers[0].begin), "abc<end_of_turn>\n");
   EXPECT_EQ(chat.literal, std::vector<size_t>{first + behind.size() + 3}) << "what the user spells";
   EXPECT_THAT(render("<other>").text, testing::HasSubstr("user\n<start_of_image>Is")) << "without the token for it";
 }

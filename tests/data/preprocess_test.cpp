@@ -172,6 +172,38 @@ TEST_F(PreprocessTest, PreprocessedSamplesAreBitwiseEqual) {
   EXPECT_EQ(compare(input.mix), 3 * 23 + 30);
 }
 
+TEST_F(PreprocessTest, KeepsWhichAnswersAreLearnt) {
+  const std::string talk = R"({{"messages":[{{"role":"user","content":"1"}},{{"role":"assistant","content":"no"{}}},
+{{"role":"user","content":"3"}},{{"role":"assistant","content":"yes"{}}}]}})";
+  const auto line = [&](const char* first, const char* second) {
+    std::string text = fmt::format(fmt::runtime(talk), first, second);
+    std::ranges::replace(text, '\n', ' ');
+    return text + "\n";
+  };
+  write_bytes(folder / "x.jsonl",
+              line(R"(,"train":false)", "") + line(R"(,"weight":0)", R"(,"weight":0)") + line("", R"(,"loss":false)"));
+  input.mix.sources = {plan::Source{}};
+  input.mix.sources[0].text = {(folder / "x.jsonl").string()};
+  const Tokenizer tokenizer = Tokenizer::from_json(shapes::make_tokenizer(), "tokenizer.json");
+  const auto learnt = [&] {
+    run();
+    EXPECT_EQ(compare(input.mix), 3);
+    std::vector<std::string> all;
+    for (const Got& got : read(preprocessed_mix(folder / "out", input.mix), 0)) {
+      std::vector<TokenId> ids;
+      for (const SampleText& text : got.sample->texts)
+        for (size_t i = 0; i < text.ids.size(); ++i)
+          if (text.answer_mask[i]) ids.push_back(text.ids[i]);
+      all.push_back(got.sample->lacks_answer ? "none" : tokenizer.decode(ids));
+    }
+    return all;
+  };
+  EXPECT_THAT(learnt(), testing::ElementsAre("yes<|im_end|>\n", "none", "no<|im_end|>\n"));
+  input.mix.mask_history = true;
+  EXPECT_EQ(stale_reason(folder / "out", input), "mask_history was nothing and is true");
+  EXPECT_THAT(learnt(), testing::ElementsAre("yes<|im_end|>\n", "none", "none"));
+}
+
 TEST_F(PreprocessTest, CropAtReadTimeMayChange) {
   run();
   input.mix.max_text_tokens = 26; // the long answers, and here and there another

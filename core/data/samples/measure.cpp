@@ -100,6 +100,10 @@ int64_t answers(const SampleText& text) {
   return std::accumulate(text.answer_mask.begin(), text.answer_mask.end(), int64_t{0});
 }
 
+bool learns_nothing(const Conversation& talk) {
+  return std::ranges::none_of(talk.turns, [](const Turn& turn) { return turn.role == "assistant" && turn.is_learnt; });
+}
+
 } // namespace
 
 std::optional<std::string> caption_file_of(const Shard& shard, const ShardSample& sample) {
@@ -215,6 +219,12 @@ void SampleReader::encode_document(const std::optional<std::string>& document, S
 }
 
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
+  if (std::ranges::any_of(parsed.conversations, learns_nothing)) {
+    sample.lacks_answer = true;
+    sample.dropped = mix_.mask_history ? "a conversation whose last answer is flagged as not to be learnt"
+                                       : "a conversation whose answers are all flagged as not to be learnt";
+    return;
+  }
   for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system, talk.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});

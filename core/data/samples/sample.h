@@ -28,9 +28,10 @@ inline constexpr std::array outcome_values{&Outcome::weight,    &Outcome::advant
                                            &Outcome::deviation, &Outcome::tokens,    &Outcome::is_cut_off};
 
 struct SampleText {
-  std::vector<TokenId> ids;         // visual_placeholder where a visual row of the decoder stands
-  std::vector<uint8_t> answer_mask; // 1 for the tokens of answers, which the loss on answers is computed over
-  int64_t placeholders = 0;         // among the ids
+  std::vector<TokenId> ids; // visual_placeholder where a visual row of the decoder stands
+  std::vector<uint8_t>
+      answer_mask;          // 1 for the tokens of answers that are learnt, which the loss on answers is computed over
+  int64_t placeholders = 0; // among the ids
   Outcome outcome = {};
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()) - placeholders; }

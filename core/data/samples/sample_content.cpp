@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/samples/supporting_sentences.h"
+#include "data/samples/turns.h"
 #include "data/visual_marks.h"
 #include "recipe/placeholders.h"
 
@@ -132,9 +133,17 @@ class Reader {
   }
 
   void add(Conversation talk) {
+    if (mix_.mask_history) mask_history(talk.turns);
     for (const auto& turn : talk.turns) bytes_ += turn.text.size();
     if (bytes_ > max_total_bytes) broken(fmt::format("its texts are longer than {} bytes in all", max_total_bytes));
     telling_.conversations.push_back(std::move(talk));
+  }
+
+  static void mask_history(std::vector<Turn>& turns) {
+    const auto is_answer = [](const Turn& turn) { return turn.role == "assistant"; };
+    const auto last = std::find_if(turns.rbegin(), turns.rend(), is_answer);
+    for (auto turn = last; turn != turns.rend(); ++turn)
+      if (turn != last) turn->is_learnt = false;
   }
 
   void assistant() { add(user(), parts_.need_text("assistant"), parts_.name("assistant")); }
@@ -236,59 +245,10 @@ class Reader {
         fmt::format("{} is none of the {} options: neither the number, the letter nor the text of one", name, count));
   }
 
-  static std::string role_of(const std::string& role, const std::string& name) {
-    if (role == "human" || role == "user") return "user";
-    if (role == "gpt" || role == "assistant") return "assistant";
-    if (role == "system" || role == "tool") return role;
-    broken(fmt::format("{} has the role '{}', which is none of user, assistant, system and tool", name,
-                       role.substr(0, 40)));
-  }
-
-  // Of either naming: { role, content } or { from, value }.
   Turn turn(const Json& value, const std::string& name) const {
-    if (!value.is_object()) wrong_type(name, value, "an object");
-    const bool is_shared = value.contains("from") && !value.contains("role");
-    const char *role_key = is_shared ? "from" : "role", *text_key = is_shared ? "value" : "content";
-    const auto member = [&](const char* key) -> const Json& {
-      auto found = value.find(key);
-      if (found == value.end()) broken(fmt::format("{} has no '{}'", name, key));
-      return *found;
-    };
-    Turn made{role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name), {}, 0, {}, {}};
-    made.fields = tool_fields(value, made.role, name);
-    const auto written = value.find(text_key);
-    if (made.fields && (written == value.end() || written->is_null())) return made; // a call of a tool alone
-    read_content(member(text_key), fmt::format("'{}' of {}", text_key, name), made);
+    Turn made = parse_turn(value, name, keeps_marks_);
     if (made.role == "user") made.text = asked(made.text);
-    const auto is_learnt = [](const TurnPart& part) {
-      return part.kind != TurnPart::Kind::output && !trimmed(part.text).empty();
-    };
-    const bool has_answer =
-        made.parts.empty() ? !trimmed(made.text).empty() : std::any_of(made.parts.begin(), made.parts.end(), is_learnt);
-    if (made.role == "assistant" && !made.fields && !has_answer)
-      broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
     return made;
-  }
-
-  // Of a message in the form of OpenAI: what chat templates read about tools. Null content stays null.
-  static std::shared_ptr<const Json> tool_fields(const Json& value, const std::string& role, const std::string& name) {
-    const auto present = [&](const char* key) -> const Json* {
-      const auto found = value.find(key);
-      return found == value.end() || found->is_null() || (found->is_array() && found->empty()) ? nullptr : &*found;
-    };
-    Json fields = Json::object();
-    if (const Json* calls = role == "assistant" ? present("tool_calls") : nullptr) {
-      const std::string named = fmt::format("'tool_calls' of {}", name);
-      if (!calls->is_array()) wrong_type(named, *calls, "a list");
-      for (const Json& call : *calls)
-        if (!call.is_object()) wrong_type("a call of " + named, call, "an object");
-      fields["tool_calls"] = *calls;
-      if (!value.contains("content") || value["content"].is_null()) fields["content"] = nullptr;
-    }
-    for (const char* key : {"name", "tool_call_id"})
-      if (const Json* found = role == "tool" ? present(key) : nullptr)
-        fields[key] = text_in(*found, fmt::format("'{}' of {}", key, name));
-    return fields.empty() ? nullptr : std::make_shared<const Json>(std::move(fields));
   }
 
   // Appends turns, of which a system turn may be the first.
@@ -332,7 +292,7 @@ class Reader {
   void messages() { talk("messages"); }
   void conversations() { talk("conversations"); }
 
-  // As a list of { user, assistant }.
+  // As a list of { user, assistant }, with the flags of the answer.
   void questions_and_answers() {
     Conversation talk = begun();
     const Json& all = list("texts");
@@ -340,7 +300,9 @@ class Reader {
       for (const char* role : {"user", "assistant"}) {
         const std::string name = fmt::format("'{}' of number {} of {}", role, i, parts_.name("texts"));
         if (!all[i].is_object() || !all[i].contains(role)) broken(name + " is missing");
-        talk.turns.push_back(turn({{"role", role}, {"content", all[i][role]}}, name));
+        Json message{{"role", role}, {"content", all[i][role]}};
+        if (message["role"] == "assistant") copy_turn_flags(all[i], message);
+        talk.turns.push_back(turn(message, name));
       }
     add_answered(std::move(talk), parts_.name("texts"));
   }
@@ -372,49 +334,6 @@ class Reader {
       talk.turns.insert(talk.turns.end(), answers.turns.begin(), answers.turns.end());
       add_answered(std::move(talk), name);
     }
-  }
-
-  // A text, or a list of parts: of text, of images and videos, which lie beside the JSON and may leave a mark, and in
-  // an answer of code and its outputs.
-  void read_content(const Json& value, const std::string& name, Turn& turn) const {
-    if (!value.is_array()) {
-      turn.text = text_in(value, name);
-      return;
-    }
-    const bool is_answer = turn.role == "assistant", with_marks = keeps_marks_ && turn.role == "user";
-    bool uses_tools = false;
-    for (const auto& part : value) {
-      if (!part.is_object() || !part.contains("type")) broken(fmt::format("{} has a part without a type", name));
-      const std::string& type = text_in(part["type"], "the type of a part of " + name);
-      const bool is_code = type == "python", is_output = type == "python_output";
-      if ((is_code || is_output) && !is_answer)
-        broken(fmt::format("{} has a part of type {}, which only the assistant's turns have", name, type));
-      if (type == "text" || is_code || is_output) {
-        if (!part.contains("text")) broken(fmt::format("{} has a part of type {} without 'text'", name, type));
-        const std::string& text = text_in(part["text"], "the text of a part of " + name);
-        turn.text += text;
-        append_part(is_code     ? TurnPart::Kind::code
-                    : is_output ? TurnPart::Kind::output
-                                : TurnPart::Kind::text,
-                    text, turn.parts);
-        uses_tools = uses_tools || is_code || is_output;
-      } else if (type.starts_with("image") || type.starts_with("video")) {
-        if (with_marks) turn.text += type.starts_with("image") ? image_mark : video_mark;
-      } else {
-        broken(fmt::format("{} has a part of type '{}', which is none of text, image{} video{}", name,
-                           type.substr(0, 40), is_answer ? "," : " and",
-                           is_answer ? ", python and python_output" : ""));
-      }
-    }
-    if (!uses_tools) turn.parts.clear();
-  }
-
-  // Texts that follow each other are one.
-  static void append_part(TurnPart::Kind kind, const std::string& text, std::vector<TurnPart>& parts) {
-    if (kind == TurnPart::Kind::text && !parts.empty() && parts.back().kind == kind)
-      parts.back().text += text;
-    else
-      parts.push_back({kind, text});
   }
 
   void tokens() {

@@ -15,7 +15,7 @@ enum class SkipReason {
   text,      // its JSON, text or fields are broken, or a member of it is missing
   media,     // its image or video cannot be decoded
   overlong,  // the recipe drops texts longer than max_text_tokens
-  no_answer, // max_text_tokens left nothing of its answer
+  no_answer, // max_text_tokens left nothing of its answer, or flags say not to learn it
   too_large, // it fits into no pack
 };
 inline constexpr size_t skip_reasons = 5;

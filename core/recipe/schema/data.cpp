@@ -214,6 +214,10 @@ Ref<Mix> mix_schema() {
           .field("chat_template", &Mix::chat_template, optional(text()),
                  "Name of a chat template of the decoder's folder, usually `default`, which formats every chat. "
                  "Default: ChatML.")
+          .field("mask_history", &Mix::mask_history, boolean(),
+                 "Learn the last answer of each conversation alone; the earlier ones stand as context. Samples with "
+                 "`token_ids` are learnt as their `loss_mask` says.")
+          .added_later()
           .field("prompts", &Mix::prompts, map("source", text()),
                  "Text of an empty user turn, by the sample's source; `default` for other sources.")
           .example("{ openvid = \"Write a brief caption for this video.\" }")

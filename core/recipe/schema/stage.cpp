@@ -121,6 +121,9 @@ Ref<EvaluationSet> evaluation_set() {
         if (set.data.teacher_prompt)
           reader.report_at(".data.teacher_prompt", "an evaluation has no teacher that would read it",
                            "leave it out: it belongs to the mix that a stage trains on");
+        if (set.data.mask_history && set.measure == Measure::bits_per_byte)
+          reader.report_at(".data.mask_history", "the measure \"bits_per_byte\" reads every token, answers or not",
+                           "leave it out, or use the measure \"loss\"");
       })
       .done();
 }
@@ -174,6 +177,15 @@ void check_teacher_prompt(Reader& reader, const Stage& stage) {
   if (stage.data.teacher_prompt && !stage.reads_teacher_prompt())
     reader.report_at(".data.teacher_prompt", "no term of the objective has a teacher that reads a prompt of its own",
                      "remove it, or add fvlm.kl { reads = \"teacher_prompt\" }");
+}
+
+void check_mask_history(Reader& reader, const Stage& stage) {
+  const auto ignores_answers = [](const Term& term) {
+    return term && (term->rollouts() || term->labels().on == LossOn::all || term->labels().first == 0);
+  };
+  if (stage.data.mask_history && !stage.objective.empty() && std::ranges::all_of(stage.objective, ignores_answers))
+    reader.report_at(".data.mask_history", "no term of the objective learns from the answers of the data alone",
+                     "leave it out, or use a term with on = \"answer\"");
 }
 
 // The cached states of a model that is its own teacher stay true as long as its decoder stays as it is.
@@ -277,6 +289,7 @@ Ref<Stage> stage_schema() {
           .check(check_pairs)
           .check(check_rollouts)
           .check(check_teacher_prompt)
+          .check(check_mask_history)
           .check(check_cached_teachers)
           .check(check_documents)
           .done();

@@ -306,6 +306,17 @@ TEST(Rules, DocumentsAreTextWhoseRowsAreCounted) {
                           "none"));
 }
 
+TEST(Rules, MaskHistoryIsForTermsThatLearnAnswers) {
+  const auto masked = [](std::vector<Key> term) {
+    return of_stage({mix({value(11, "a.tar")}, {key("mask_history", 11, true)}),
+                     key("objective", 12, table(12, "next_token", std::move(term)))});
+  };
+  EXPECT_THAT(masked({}), IsEmpty());
+  EXPECT_THAT(masked({key("on", 12, "all")}),
+              ElementsAre("r.lua:11: stages.align.data.mask_history: no term of the objective learns from the answers "
+                          "of the data alone\n  leave it out, or use a term with on = \"answer\""));
+}
+
 TEST(Rules, MuonNamesGroupsOfTheModel) {
   const auto muon = [](std::vector<Key> keys, std::vector<Key> others = {}) {
     others.push_back(key("lr", 13, 1e-3));

@@ -1,0 +1,19 @@
+// Parses one turn of a conversation.
+#pragma once
+#include "data/own_template.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+
+namespace fvlm {
+
+// Of either naming: { role, content } or { from, value }, with flags that say whether an answer is learnt. `name`: for
+// messages. `keeps_marks`: images and videos among the parts of what a user says become <image> and <video>. Throws
+// Error(data) without a location.
+Turn parse_turn(const nlohmann::json& value, const std::string& name, bool keeps_marks);
+
+// The flags of an answer that stands in a form of its own.
+void copy_turn_flags(const nlohmann::json& from, nlohmann::json& to);
+
+} // namespace fvlm
