@@ -105,19 +105,22 @@ class CellTraining(CellPictures, picture_questions.Training):
         """What PyTorch counts besides, in float operations."""
         return 0
 
+    def take_step(self, line, model, loss, optimizer):
+        """Of transformers' model, beside the line of metrics of the engine's step."""
+        self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {line['step']}")
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+        self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {line['step']}")
+        optimizer.step()
+
     def expect_steps_of_transformers(self, name, mean_loss, falls_to):
         """Trains the recipe, and transformers' model beside it, which is returned."""
         run(engine, "train", f"{name}.lua", "--run-dir", name)
         lines, model = metrics(name), loaded("hf")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
-        for step, line in enumerate(lines):
-            loss = mean_loss(model)
-            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {step}")
-            optimizer.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
-            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {step}")
-            optimizer.step()
+        for line in lines:
+            self.take_step(line, model, mean_loss(model), optimizer)
         self.assertLess(lines[-1]["loss"], falls_to * lines[0]["loss"])
         return model
 
@@ -217,13 +220,7 @@ class RewardTraining:
                     of_tokens = advantage * of_both[0] + kl * (difference.exp() - difference - 1)
                     losses.append(of_tokens.mean() if self.reward_loss == "grpo" else of_tokens.sum() / longest)
             self.assertEqual(len(losses), 3 * SAMPLES)
-            loss = sum(losses) / len(losses)
-            self.assertAlmostEqual(line["loss"], loss.item(), delta=2e-4, msg=f"step {line['step']}")
-            optimizer.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
-            self.assertAlmostEqual(line["gradient_norm"] / norm, 1, delta=1e-3, msg=f"step {line['step']}")
-            optimizer.step()
+            self.take_step(line, model, sum(losses) / len(losses), optimizer)
         self.assertGreater(line["reference_kl"], 0)
 
     def test_evaluation_has_the_answers_of_generation(self):
