@@ -46,7 +46,7 @@ recipe::Json seen_by_function(const GivenAnswer& answer) {
 
 // Kept as float32.
 double reward_of(const recipe::Value& value) {
-  double reward = std::nan("");
+  double reward = 0;
   if (const auto* whole = std::get_if<int64_t>(&value.data))
     reward = static_cast<double>(*whole);
   else if (const auto* number = std::get_if<double>(&value.data))
