@@ -179,6 +179,18 @@ TEST_F(RolloutRun, AFunctionThatFailsInTrainingLosesNoStep) {
   EXPECT_EQ(StageFolder(folder("fails") / "prefer").steps(), std::vector<int64_t>{3}); // of 16 answers each
 }
 
+TEST_F(RolloutRun, PromptsNeedNoPictures) {
+  learn_from("fvlm.grpo { answers = 4, max_new_tokens = 6, reward = function(answer) return #answer.text end }",
+             "samples = 16");
+  change_recipe("{ data .. \"/questions/*.tar\" } }, objective = fvlm.grpo",
+                "{ text = data .. \"/text/*.tar\" } }, objective = fvlm.grpo");
+  run("texts");
+  const auto line = steps("texts").back();
+  EXPECT_EQ(line["frames"], 0);
+  EXPECT_GT(line["reward"], 0);
+  EXPECT_GT(line["gradient_norm"], 0);
+}
+
 TEST_F(RolloutRun, AFunctionSeesTheSample) {
   learn_from("fvlm.grpo { answers = 2, max_new_tokens = 4, show = 100, reward = function(answer)\n"
              "  if answer.source == '' then return 0 end -- the answer that is tried before training\n"
