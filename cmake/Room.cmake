@@ -148,7 +148,7 @@ set_tests_properties(python_imports PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTUR
 
 # fvlm_python_test(NAME oracle SCRIPT oracle_test.py ARGUMENTS ...)   a Python program as one CTest test; its
 # exit code 77 says that what it needs is not there. FORKED: it imports transformers. GPU: without FVLM_TEST_GPU it is
-# skipped. PORTABLE: once more, with the kernels of devices that are no Hopper.
+# skipped; without GPU it sees none, as its numbers are a CPU's. PORTABLE: once more, with the kernels of devices that are no Hopper.
 function(fvlm_python_test)
   cmake_parse_arguments(ARG "FORKED;GPU;PORTABLE" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
   fvlm_refuse_own_limit()
@@ -159,6 +159,8 @@ function(fvlm_python_test)
   endif()
   if(ARG_GPU)
     fvlm_gpu_command(test ${test})
+  else()
+    list(APPEND ARG_ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${test})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")

@@ -28,11 +28,11 @@ MediaOptions with_decoder(MediaOptions media, const std::optional<VideoDecoder>&
 } // namespace
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
-    : AnsweringModel(parsed, verb, resolve_model(*parsed.value("MODEL")), execution_of(parsed)) {}
+    : AnsweringModel(parsed, verb, resolve_model(*parsed.value("MODEL")), answering_execution_of(parsed)) {}
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,
                                const model::Execution& execution)
-    : registry(open_registry(parsed)), folder(model), tokenizer(tokenizer_in(folder, verb)),
+    : registry(open_registry(parsed)), folder(model), execution(execution), tokenizer(tokenizer_in(folder, verb)),
       generator(folder, execution, *registry), input(input_settings(parsed, folder, generator.config(), tokenizer)),
       videos(choose_video_decoder(*registry, {})),
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),

@@ -16,7 +16,7 @@
 namespace fvlm::cli {
 
 struct AnsweringModel {
-  // Of the options MODEL, with_execution_options(), with_media_options() and with_draft_options(). `verb` is for
+  // Of the options MODEL, with_answering_options(), with_media_options() and with_draft_options(). `verb` is for
   // messages. Throws Error(data) for a model without a tokenizer, or whose encoder reads text.
   AnsweringModel(const ParsedOptions& parsed, const char* verb);
   // The same for a model directory and an execution that other options say.
@@ -27,6 +27,7 @@ struct AnsweringModel {
 
   std::unique_ptr<Registry> registry;
   std::filesystem::path folder;
+  model::Execution execution;
   Tokenizer tokenizer;
   infer::Generator generator;
   InputSettings input;

@@ -41,7 +41,7 @@ Options chat_options() {
       "of `serve` is the same in a browser.",
       "chat runs/quickstart --image dog.jpg");
   with_draft_options(with_sampling_options(
-      with_media_options(with_execution_options(options).positional(
+      with_media_options(with_answering_options(options).positional(
                              "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
           .repeated_value("image", "FILE", "show an image with the first message (repeatable)")
           .repeated_value("video", "FILE", "show a video, or a folder of images, with the first message")
@@ -69,7 +69,7 @@ int chat_with_model(Arguments arguments) {
   for (const std::string& file : parsed->values("video")) session.show_video(file);
   if (is_terminal) {
     stop_answers_at_ctrl_c();
-    log_info("{} is loaded; /help lists the commands", model.folder.string());
+    log_info("{} is loaded and computes {}; /help lists the commands", model.folder.string(), model.execution.text());
   }
   LineReader lines(history, interrupts, is_terminal);
   while (const auto line = lines.read()) try {

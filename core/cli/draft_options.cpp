@@ -82,7 +82,7 @@ void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& m
   if (const auto named = parsed.value("draft")) {
     const std::filesystem::path draft = resolve_model(*named);
     require_same_tokens(model, draft);
-    generator.use_draft_model(draft, execution_of(parsed));
+    generator.use_draft_model(draft, answering_execution_of(parsed));
   }
   generator.check_drafts(draft_tokens_of(parsed));
 }

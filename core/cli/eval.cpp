@@ -194,8 +194,9 @@ struct LoadedModel {
 class EvaluationRun {
  public:
   EvaluationRun(const ParsedOptions& parsed, std::string model)
-      : parsed_(parsed), model_(std::move(model)), execution_(execution_of(parsed)), registry_(open_registry(parsed)),
-        policy_(model_, execution_, *registry_), progress_("evaluating"), scores_(parsed.value_or("scores", "")) {}
+      : parsed_(parsed), model_(std::move(model)), execution_(answering_execution_of(parsed)),
+        registry_(open_registry(parsed)), policy_(model_, execution_, *registry_), progress_("evaluating"),
+        scores_(parsed.value_or("scores", "")) {}
 
   Registry& registry() { return *registry_; }
   const model::ModelConfig& config() const { return policy_.model->config(); }
@@ -340,7 +341,7 @@ int evaluate_model(Arguments arguments) {
       "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(
-      with_execution_options(options)
+      with_answering_options(options)
           .value("model", "DIR", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
           .value("stage", "NAME", "only the sets of this stage")
           .value("set-name", "NAME", "only the set of this name")

@@ -6,21 +6,44 @@
 
 namespace fvlm::cli {
 
-Options& with_execution_options(Options& options) {
+namespace {
+
+Options& with_options(Options& options, const std::string& of_dtype, const std::string& of_device) {
   return with_plugin_options(options)
-      .value("dtype", "fp32|bf16|fp64", "fp32 (default), bf16 or fp64")
-      .value("device", "cpu|cuda", "default cpu")
+      .value("dtype", "fp32|bf16|fp64", of_dtype)
+      .value("device", "cpu|cuda", of_device)
       .value("kernels", "NAMES",
              "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them");
 }
 
-model::Execution execution_of(const ParsedOptions& parsed) {
+model::Execution started(const ParsedOptions& parsed, const std::string& device, const std::string& dtype) {
   model::Execution execution;
-  execution.dtype = parsed.value_or("dtype", execution.dtype);
-  execution.device = parsed.value_or("device", execution.device);
+  execution.device = device;
+  execution.dtype = parsed.value_or("dtype", dtype);
   if (const auto names = parsed.value("kernels")) execution.kernels = split(*names, ',');
   initialize_device(execution.device);
   return execution;
+}
+
+} // namespace
+
+Options& with_execution_options(Options& options) {
+  return with_options(options, "fp32 (default), bf16 or fp64", "default cpu");
+}
+
+Options& with_answering_options(Options& options) {
+  return with_options(options, "fp32, bf16 or fp64; default: bf16 on a GPU, fp32 on a CPU",
+                      "default: cuda where there is one, else cpu");
+}
+
+model::Execution execution_of(const ParsedOptions& parsed) {
+  return started(parsed, parsed.value_or("device", "cpu"), "fp32");
+}
+
+model::Execution answering_execution_of(const ParsedOptions& parsed) {
+  const auto named = parsed.value("device");
+  const std::string device = named ? *named : default_device();
+  return started(parsed, device, device == "cuda" ? "bf16" : "fp32");
 }
 
 } // namespace fvlm::cli

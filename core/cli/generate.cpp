@@ -228,7 +228,7 @@ Options generate_options() {
   with_draft_options(
       with_sampling_options(
           with_media_options(
-              with_execution_options(options)
+              with_answering_options(options)
                   .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
@@ -298,7 +298,7 @@ int generate_answers(Arguments arguments) {
   const Mode mode = mode_of(*parsed);
   const infer::GenerateOptions answer_options = answer_options_of(*parsed);
   if (mode == Mode::data) return answer_data(*parsed, answer_options);
-  const auto execution = execution_of(*parsed);
+  const auto execution = answering_execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);

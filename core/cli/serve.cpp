@@ -29,7 +29,7 @@ Options serve_options() {
       "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"
       "requests that have begun.",
       "serve runs/quickstart --port 8000");
-  with_draft_options(with_media_options(with_execution_options(options).positional(
+  with_draft_options(with_media_options(with_answering_options(options).positional(
                          "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
@@ -137,8 +137,8 @@ int serve_model(Arguments arguments) {
   stop_at_signals(server);
   const std::string address =
       fmt::format("{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", server.port());
-  log_info("'{}' is served at http://{}/v1{}; chat with it at http://{}/; Ctrl-C ends it", name, address,
-           token.empty() ? "" : ", for clients with the token", address);
+  log_info("'{}' is served at http://{}/v1{}, {}; chat with it at http://{}/; Ctrl-C ends it", name, address,
+           token.empty() ? "" : ", for clients with the token", model.execution.text(), address);
   if (token.empty() && !is_of_this_machine(host))
     log_warning("whoever reaches {} can use the model: --token-file gives the server a token that clients must present",
                 address);

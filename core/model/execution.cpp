@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 namespace fvlm::model {
 namespace {
 
@@ -16,6 +18,10 @@ at::ScalarType dtype_named(const std::string& name) {
 
 at::Device device_named(const std::string& name) {
   return name == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+std::string Execution::text() const {
+  return fmt::format("in {} on the {}", dtype, device == "cuda" ? "GPU" : "CPU");
 }
 
 ops::OperationsOptions Execution::operations() const {

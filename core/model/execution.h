@@ -14,6 +14,8 @@ struct Execution {
   std::string dtype = "fp32", device = "cpu"; // fp32, bf16 or fp64; cpu or cuda
   std::vector<std::string> kernels;           // plugins, in order of preference; empty: auto
 
+  std::string text() const; // "in bf16 on the GPU"
+
   // Throws Error(usage) for a dtype that is not known.
   ops::OperationsOptions operations() const;
   ArenaOptions arena(bool trains) const;
