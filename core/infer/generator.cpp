@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
+#include "model/size_class.h"
 #include "model/weights/end_tokens.h"
 #include "ops/torch_threads.h"
 #include "recipe/placeholders.h"
@@ -136,7 +137,9 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
     packed.resize(packed.size() + static_cast<size_t>(padded_frames(frames) - frames), padding);
   }
   Tape no_grad(Tape::Mode::forward_only);
-  const Pack pack = make_pack(packed, Capacity::of(packed, reader.rows_per_frame), reader, ops_.tensor_options());
+  Capacity capacity = Capacity::of(packed, reader.rows_per_frame);
+  capacity.longest_video = row_class(capacity.longest_video); // attention is prepared anew for each
+  const Pack pack = make_pack(packed, capacity, reader, ops_.tensor_options());
   const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->inference_mode(),
                                              attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
   if (attention) *attention = visual.attention;

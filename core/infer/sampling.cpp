@@ -113,7 +113,8 @@ int64_t Sampler::pick(const at::Tensor& logits, std::span<const int64_t> context
     const at::Tensor row = changed(logits.to(at::kDouble), context, index);
     const at::Tensor sums = at::softmax(row / sampling_.temperature, 0).cumsum(0);
     const at::Tensor drawn = sums.narrow(0, sums.size(0) - 1, 1) * random_.uniform(static_cast<uint64_t>(index));
-    return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true).item<int64_t>();
+    const int64_t place = at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true).item<int64_t>();
+    return std::min(place, sums.size(0) - 1); // beyond it where logits are not finite
   }
   const TokenDistribution drawn = distribution(logits, context, index);
   double rest = random_.uniform(static_cast<uint64_t>(index));
@@ -129,11 +130,11 @@ at::Tensor column(const at::Tensor& setting, int64_t at) {
   return setting.narrow(1, at, 1);
 }
 
-// The first place of each row at which the sums [rows, n] exceed the share u [rows, 1] of the last one: int64 [rows,
-// 1].
+// The first place of each row at which the sums [rows, n] exceed the share u [rows, 1] of the last one, and the last
+// place where logits are not finite: int64 [rows, 1].
 at::Tensor places_of(const at::Tensor& sums, const at::Tensor& u) {
   const at::Tensor drawn = sums.narrow(1, sums.size(1) - 1, 1) * u;
-  return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true);
+  return at::searchsorted(sums, drawn, /*out_int32=*/false, /*right=*/true).clamp_max_(sums.size(1) - 1);
 }
 
 at::Tensor draw_among_all(const at::Tensor& scores, const at::Tensor& setting) {

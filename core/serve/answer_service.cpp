@@ -12,12 +12,28 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <utility>
 
 namespace fvlm::serve {
 namespace {
 
 constexpr double max_patience = 0.04; // seconds in which a prompt that is written waits for others
+
+// What failed that is the request's own matter: other requests go on.
+std::optional<Error> tried(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    if (!ops::is_out_of_memory(error)) throw;
+    return Error(ErrorKind::device, "the server's memory does not hold this request's pictures beside its other work")
+        .advise("send fewer or smaller pictures");
+  }
+}
 
 Error failure() {
   return Error(ErrorKind::internal, "the model failed while it answered; the server's log says why");
@@ -196,15 +212,18 @@ void AnswerService::begin(std::vector<Job> jobs) {
     groups.back().push_back(std::move(job));
   }
   for (; !groups.empty(); groups.pop_front()) try {
-      const std::vector<Job>& group = groups.front();
-      std::vector<infer::Prompt> prompts = encode(group);
-      for (size_t i = 0; i < prompts.size(); ++i) add(group[i], std::move(prompts[i]));
-    } catch (const Error& error) {
-      const std::vector<Job> failed = groups.front();
-      if (failed.size() == 1)
-        delivery_.finish(failed[0], error);
-      else // each alone, so that one does not fail the others
-        for (const Job& job : failed) groups.push_back({job});
+      const std::vector<Job> group = groups.front();
+      std::vector<infer::Prompt> prompts;
+      if (const auto failed = tried([&] { prompts = encode(group); })) {
+        if (group.size() == 1)
+          delivery_.finish(group[0], *failed);
+        else // each alone, so that one does not fail the others
+          for (const Job& job : group) groups.push_back({job});
+        continue;
+      }
+      for (size_t i = 0; i < prompts.size(); ++i)
+        if (const auto failed = tried([&] { add(group[i], std::move(prompts[i])); }))
+          delivery_.finish(group[i], *failed);
     } catch (const std::exception&) {
       for (const auto& group : groups)
         for (const Job& job : group)

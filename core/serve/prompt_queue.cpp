@@ -14,8 +14,15 @@ namespace {
 // Frames that wait for the model, since each takes memory; one request may have more.
 constexpr int64_t max_written_frames = 128;
 
+// Pictures of cells count as frames of so many, a square of 448 pixels with cells of 28.
+constexpr int64_t cells_of_frame = 256;
+
 int64_t frames_in(const AnswerJob& job) {
-  return model::frames_of(job.prompt.sample.frames);
+  const model::Sample& sample = job.prompt.sample;
+  if (sample.grids.empty()) return model::frames_of(sample.frames);
+  int64_t frames = 0;
+  for (const ImageGrid& grid : sample.grids) frames += (grid.squares() + cells_of_frame - 1) / cells_of_frame;
+  return frames;
 }
 
 } // namespace
