@@ -27,6 +27,7 @@ constexpr Row rows[] = {
     {Item::frozen, "frozen", "reference, teachers"},
     {Item::workspace, "workspace", "loss, workspace"},
     {Item::pack, "pack", "pack"},
+    {Item::answers, "answers", "drawn answers"},
     {Item::vision, "vision", "kept: vision tower"},
     {Item::connector, "connector", "kept: connector"},
     {Item::decoder, "decoder", "kept: decoder"},

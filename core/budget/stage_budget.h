@@ -27,13 +27,14 @@ enum class Item {
   frozen,
   workspace,
   pack,
+  answers, // keys and values of those that are drawn
   vision,
   connector,
   decoder,
   loss,
   passing
 };
-constexpr size_t item_count = 13;
+constexpr size_t item_count = 14;
 using Amounts = std::array<int64_t, item_count>;
 
 // What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.

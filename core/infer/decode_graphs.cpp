@@ -56,7 +56,7 @@ const DecodeGraphs::Output& DecodeGraphs::run(const model::PassRows& rows, model
   if (graph)
     graph->rows.restage(rows);
   else
-    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device));
+    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device), captures_);
   tokens.put_into(graph->rows);
   graph->cache.run([this, &graph = *graph, &pages, wants_logits] { compute(graph, pages, wants_logits); });
   return graph->output;
@@ -77,7 +77,7 @@ DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, cons
   if (graph)
     graph->rows.restage(rows);
   else
-    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device, sizes));
+    graph = std::make_unique<Graph>(model::StagedRows(rows, ops_.options().device, sizes), captures_);
   tokens.put_into(graph->rows);
   keep(graph->x, embed(graph->rows));
   graph->cache.run([this, &graph = *graph, &pages] {

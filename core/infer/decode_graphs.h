@@ -23,7 +23,8 @@ struct DeviceTokens {
 class DecodeGraphs {
  public:
   // Both outlive it.
-  DecodeGraphs(const model::Model& model, model::Operations& ops) : model_(model), ops_(ops) {}
+  DecodeGraphs(const model::Model& model, model::Operations& ops, bool captures = true)
+      : model_(model), ops_(ops), captures_(captures) {}
 
   struct Output {
     at::Tensor logits;    // [rows and padding, vocabulary]; undefined where they are not wanted
@@ -44,7 +45,7 @@ class DecodeGraphs {
 
  private:
   struct Graph {
-    explicit Graph(model::StagedRows staged) : rows(std::move(staged)), cache("a decoding pass", true) {}
+    Graph(model::StagedRows staged, bool captures) : rows(std::move(staged)), cache("a decoding pass", captures) {}
     model::StagedRows rows;
     ops::GraphCache cache;
     at::Tensor x; // embeddings, of a pass that reads prompts
@@ -55,6 +56,7 @@ class DecodeGraphs {
 
   const model::Model& model_;
   model::Operations& ops_;
+  bool captures_;
   std::map<std::pair<model::StagedRows::Sizes, bool>, std::unique_ptr<Graph>> graphs_;
   std::map<model::StagedRows::Sizes, std::unique_ptr<Graph>> prompt_graphs_;
 };

@@ -118,7 +118,7 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
       parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)),
-      graphs_(model, ops) {
+      graphs_(model, ops, options.captures) {
   if (options.draft_tokens > 0) require_models_for_drafts(model, options.draft_model);
   if (options.draft_model && options.draft_tokens > 0)
     draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),

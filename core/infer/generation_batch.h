@@ -87,6 +87,7 @@ struct BatchOptions {
   // without them.
   int64_t draft_tokens = 0;
   const model::Model* draft_model = nullptr;
+  bool captures = true; // passes as CUDA graphs
 };
 
 class GenerationBatch {

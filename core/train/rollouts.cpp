@@ -11,13 +11,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <numeric>
 
 namespace fvlm::train {
 namespace {
 
-uint64_t size_of(const std::filesystem::path& file) {
-  return std::filesystem::exists(file) ? std::filesystem::file_size(file) : 0;
+// Of the lines up to this step. A run that was killed may have written further ones, whose steps are taken again.
+uint64_t bytes_up_to(int64_t step, const std::filesystem::path& file) {
+  uint64_t bytes = 0;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line) && !lines.eof(); bytes += line.size() + 1) {
+    const auto read = nlohmann::json::parse(line, nullptr, false);
+    if (!read.is_object() || read.value("step", step + 1) > step) break;
+  }
+  return bytes;
 }
 
 double rounded(double value) {
@@ -52,16 +60,29 @@ Advantages advantages(const std::vector<double>& rewards, plan::Rollouts::Advant
 Rollouts::Rollouts(const RolloutsRequest& request)
     : request_(request), settings_(*request.stage.rollouts()), rewards_(settings_, request.lua),
       seed_(static_cast<uint64_t>(request.plan.seed) ^ xxh64("rollouts " + request.stage.name)) {
-  if (!request.shown.empty() && settings_.show > 0) shown_.emplace(request.shown, size_of(request.shown));
+  if (!request.shown.empty() && settings_.show > 0)
+    shown_.emplace(request.shown, bytes_up_to(request.steps_taken, request.shown));
 }
 
-void Rollouts::answer(HostPack& pack, std::optional<int64_t> step) {
+void Rollouts::begin_step(int64_t step, bool written) {
+  step_ = step;
+  lines_.clear();
+  most_lines_ = shown_ && written ? static_cast<size_t>(settings_.show) : 0;
+}
+
+void Rollouts::end_step() {
+  for (std::string& line : lines_) shown_->append(std::move(line));
+  if (!lines_.empty()) shown_->flush();
+  lines_.clear();
+}
+
+void Rollouts::answer(HostPack& pack, int64_t parts) {
   if (pack.samples.empty()) return;
   const c10::InferenceMode without_gradients;
   const ops::ModelThreads threads(request_.model.parameters().element_count());
   const auto given = ops::retry_with_next_plugin(request_.operations, [&] {
     try {
-      return generate(pack);
+      return generate(pack, parts);
     } catch (...) {
       answerer_.reset();
       throw;
@@ -80,18 +101,19 @@ void Rollouts::answer(HostPack& pack, std::optional<int64_t> step) {
       ++answer;
     }
     reward(*answered);
-    if (step) show(*answered, *step);
+    show(*answered);
     packed.sample = std::move(answered);
   }
 }
 
-std::vector<infer::GeneratedAnswer> Rollouts::generate(const HostPack& pack) {
+std::vector<infer::GeneratedAnswer> Rollouts::generate(const HostPack& pack, int64_t parts) {
   if (answerer_) {
     answerer_->clear_prefix_cache();
   } else { // of one size for all packs, on which it depends how many answers a pass has
     infer::BatchOptions options;
-    options.cache_rows = options.reserved_rows = request_.most_rows;
+    options.cache_rows = options.reserved_rows = request_.most.rows / parts;
     options.reserved_sequences = options.max_sequences;
+    options.captures = request_.plan.speed.graphs;
     answerer_.emplace(request_.tokenizer, request_.model, request_.operations, options);
   }
   const auto visual = visual_rows(pack);
@@ -122,7 +144,8 @@ std::vector<at::Tensor> Rollouts::visual_rows(const HostPack& pack) const {
   const model::FrameReader reader = model.frame_reader(size, size);
   auto capacity = model::Capacity::of(samples, reader.rows_per_frame);
   for (int64_t* frames : {&capacity.frames, &capacity.encoder_frames}) // few sizes, for which plugins prepare
-    *frames = model::size_class(*frames, std::max(*frames, request_.most_frames));
+    *frames = model::size_class(*frames, std::max(*frames, request_.most.frames));
+  capacity.longest_video = request_.most.longest_video;
   if (capacity.frames == 0) return std::vector<at::Tensor>(samples.size());
   ops::Tape none(ops::Tape::Mode::forward_only);
   const model::Pack read = model::make_pack(samples, capacity, reader, request_.operations.tensor_options());
@@ -153,19 +176,16 @@ void Rollouts::reward(Sample& answered) const {
   }
 }
 
-void Rollouts::show(const Sample& answered, int64_t step) {
-  if (!shown_) return;
-  if (std::exchange(shown_step_, step) != step) shown_prompts_ = 0;
-  if (shown_prompts_++ >= settings_.show) return;
+void Rollouts::show(const Sample& answered) {
+  if (lines_.size() >= most_lines_) return;
   nlohmann::ordered_json line = {
-      {"step", step},
+      {"step", step_},
       {"key", answered.key},
       {"prompt", evaluation::decoded(request_.tokenizer, evaluation::PromptAndAnswer(answered.texts.front()).prompt)},
       {"expected", answered.answers},
       {"answers", nlohmann::ordered_json::array()}};
   for (const SampleText& text : answered.texts) line["answers"].push_back(shown_answer(request_.tokenizer, text));
-  shown_->append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  shown_->flush();
+  lines_.push_back(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 } // namespace fvlm::train

@@ -10,6 +10,8 @@
 #include "train/rewards.h"
 
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace fvlm::train {
 
@@ -19,9 +21,10 @@ struct RolloutsRequest {
   const Tokenizer& tokenizer;
   const model::Model& model; // that is trained
   ops::Operations& operations;
-  int64_t most_frames, most_rows; // of a pack
+  model::Capacity most; // of a pack
   std::shared_ptr<recipe::Sandbox> lua;
   std::filesystem::path shown; // the file that answers are written to; empty: none
+  int64_t steps_taken = 0;     // whose answers stay in that file
 };
 
 class Rollouts {
@@ -29,17 +32,20 @@ class Rollouts {
   // What the request refers to outlives it. Throws Error(recipe) as Rewards does.
   explicit Rollouts(const RolloutsRequest& request);
 
-  // Answers every prompt of the pack. A prompt's answers depend on the weights, the plan's seed, its position in the
-  // stage, and apart from rounding on nothing else. `step`: that they are written down as of; nothing: they are not.
-  void answer(HostPack& pack, std::optional<int64_t> step);
+  // Begins a step, or begins it anew. `written`: its answers are to be written down.
+  void begin_step(int64_t step, bool written);
+  // Answers every prompt of the pack, one of so many parts of a whole. A prompt's answers depend on the weights, the
+  // plan's seed, its position in the stage, and apart from rounding on nothing else.
+  void answer(HostPack& pack, int64_t parts);
+  void end_step();
   // Pages and CUDA graphs of generation, which the next pack makes anew.
   void release_memory() { answerer_.reset(); }
 
  private:
-  std::vector<infer::GeneratedAnswer> generate(const HostPack& pack);
+  std::vector<infer::GeneratedAnswer> generate(const HostPack& pack, int64_t parts);
   std::vector<at::Tensor> visual_rows(const HostPack& pack) const; // of each sample
   void reward(Sample& answered) const;
-  void show(const Sample& answered, int64_t step);
+  void show(const Sample& answered);
 
   RolloutsRequest request_;
   const plan::Rollouts& settings_;
@@ -47,7 +53,9 @@ class Rollouts {
   std::optional<evaluation::Answerer> answerer_;
   uint64_t seed_;
   std::optional<report::RecordFile> shown_;
-  int64_t shown_step_ = -1, shown_prompts_ = 0; // the second: of that step
+  int64_t step_ = 0;
+  std::vector<std::string> lines_; // of the step
+  size_t most_lines_ = 0;
 };
 
 // Advantages of the answers to one prompt by their rewards, with the rewards' standard deviation.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "budget/frame_rows.h"
+#include "infer/generation_batch.h"
 #include "model/loading.h"
 #include "model/weights/visual_rows.h"
 #include "ops/cuda_requirements.h"
@@ -136,6 +137,12 @@ class StepMemory::Step {
     // On a GPU, the next pack's frames arrive while this one's are read.
     if (memory.device_ == budget::Device::cuda && plan_.speed.overlap_copies && most.frames > 0 && most.bytes == 0)
       incoming_ = at::empty({most.frames, image, image, 3}, at::TensorOptions(at::kMeta).dtype(at::kByte));
+    if (const plan::Rollouts* rollouts = stage_.rollouts()) {
+      const infer::BatchOptions usual;
+      pages_ = model_.model->decoder().make_kv_pages(*memory.operations_, size.rows / usual.page_rows + 1,
+                                                     usual.page_rows, usual.max_sequences + 1);
+      answers_ = counts_.samples * rollouts->answers;
+    }
     if (stage_.quantization_aware)
       quantized_ = std::make_unique<QuantizedWeights>(plan_, memory.registry_, model_.model->parameters(), at::kMeta);
     if (quantized_) quantized_->quantize();
@@ -144,6 +151,7 @@ class StepMemory::Step {
   void run(PartTimes& times) {
     GradientReduction* reduction = model_.optimization->reduction();
     computer_->begin_step();
+    draw_answers();
     if (reduction) reduction->begin_step(1);
     computer_->forward_backward(pack_.host, counts_, 1, times, false, reduction);
     if (quantized_) quantized_->pass_gradients();
@@ -154,12 +162,23 @@ class StepMemory::Step {
   }
 
   int64_t incoming_bytes() const { return incoming_.defined() ? static_cast<int64_t>(incoming_.nbytes()) : 0; }
+  int64_t answer_bytes() const { return pages_.bytes(); }
   int64_t original_bytes() const { return quantized_ ? quantized_->original_bytes() : 0; }
 
  private:
+  // The next token of all answers at once, which takes logits and what is made of them in double precision.
+  void draw_answers() const {
+    if (answers_ == 0) return;
+    constexpr int64_t copies = 5;
+    const at::Tensor drawn = at::empty({copies, answers_, model_.model->config().decoder.vocab_size},
+                                       at::TensorOptions(at::kMeta).dtype(at::kDouble));
+  }
+
   const plan::Plan& plan_;
   const plan::Stage& stage_;
   const StageModel& model_;
+  model::KvPages pages_;
+  int64_t answers_ = 0;
   SyntheticPack pack_;
   StepCounts counts_;
   std::optional<Order> order_;
@@ -238,6 +257,7 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
   if (reference) amount(Item::frozen) += bytes_of(reference->parameters()) - shared_bytes(reference->parameters());
   for (const auto& [term, teacher] : teachers) amount(Item::frozen) += bytes_of(teacher->parameters());
   amount(Item::pack) = step.incoming_bytes();
+  amount(Item::answers) = step.answer_bytes();
   // What is left of that which stays from step to step.
   amount(Item::workspace) = dry_run_.live() - std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0});
   for (const auto& [part, bytes] : kept) amount(item_of(part)) += bytes;

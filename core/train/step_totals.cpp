@@ -12,6 +12,7 @@ StepTotals sum_over(const dist::Ranks& ranks, StepTotals own) {
   std::vector<double> numbers;
   const auto visit = [&](const auto& each) {
     each(own.ran_out_of_memory);
+    each(own.cut_packs);
     each(own.dropped_plugin);
     each(own.stop_requested);
     each(own.failed_decodes);

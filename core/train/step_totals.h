@@ -9,8 +9,9 @@
 namespace fvlm::train {
 
 struct StepTotals {
-  bool ran_out_of_memory = false; // a rank did; the step begins anew, with smaller packs
-  bool dropped_plugin = false;    // the same, with the rank's next plugin
+  bool ran_out_of_memory = false; // a rank did; the step begins anew
+  bool cut_packs = false;         // the rank cuts packs into twice as many parts for it, and then all do
+  bool dropped_plugin = false;    // the step begins anew with the rank's next plugin
   bool stop_requested = false;
   int64_t failed_decodes = 0; // see LoadedPack
   double counted = 0;         // see GradientComputer

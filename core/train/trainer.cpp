@@ -73,6 +73,7 @@ std::optional<StageEnd> Trainer::advance() {
     assembly_.reset();
     return {};
   }
+  if (rollouts_) rollouts_->end_step();
   PendingStep step = optimizer_step(*loaded, totals);
   loaded.reset();
   if (context_.steps_left > 0) --context_.steps_left;
@@ -99,6 +100,7 @@ StageEnd Trainer::finish(bool ended_early) {
   observer_.write_interval(times_);
   require_used(state_.cursor, stage_.name);
   evaluate();
+  rollouts_.reset();
   if (evaluator_ && context_.ranks.is_first()) try {
       evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
     } catch (const Error& error) { // the weights are worth more than samples with their answers
@@ -150,6 +152,7 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
   if (!assembly_) {
     assembly_.emplace().counts = counts_of(stage_, *loaded.of_step, progress());
     gradients_->begin_step();
+    if (rollouts_) rollouts_->begin_step(steps_begun() + 1, is_logged(steps_begun() + 1));
     if (GradientReduction* reduction = model_.optimization->reduction())
       reduction->begin_step(loaded.most_packs * state_.split);
   }
@@ -159,7 +162,7 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
     GradientReduction* reduction = model_.optimization->reduction();
     return in_parts(loaded.pack, [&](HostPack& part, bool is_last) {
       if (rollouts_) {
-        rollouts_->answer(part, is_logged(steps_begun() + 1) ? std::optional(steps_begun() + 1) : std::nullopt);
+        rollouts_->answer(part, state_.split);
         times_.add_elapsed("rollouts");
       }
       for (const PackedSample& packed : part.samples) assembly_->used.push_back(packed.sample);
@@ -213,7 +216,7 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
   }
   state_.split *= 2;
-  ran_out_of_memory_ = true;
+  ran_out_of_memory_ = cut_packs_ = true;
   context_.event(stage_.name, state_.step, "out_of_memory",
                  fmt::format("packs are cut into {} from here on", state_.split));
   return false;
@@ -335,6 +338,7 @@ void Trainer::report_active(const PendingStep& first) {
 
 void Trainer::evaluate() {
   if (!evaluator_ || state_.evaluated_at == state_.step) return;
+  if (rollouts_) rollouts_->release_memory(); // evaluations take their own
   context_.ranks.enter("evaluation", stage_.name, state_.step);
   state_.evaluated_at = state_.step;
   const auto& best_by = context_.plan.checkpoint.best_by;

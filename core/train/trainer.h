@@ -108,9 +108,9 @@ class Trainer {
   const bool observes_late_;           // one step later, where nothing is to be done before
   bool evaluated_ = false;             // since the last checkpoint
   bool reported_active_ = false;
-  bool ran_out_of_memory_ = false, dropped_plugin_ = false; // in the step that is put together
-  int64_t dropped_graphs_at_ = -1;                          // the step that graphs were last dropped in
-  bool stop_agreed_ = false;                                // all ranks stop behind this step
+  bool ran_out_of_memory_ = false, cut_packs_ = false, dropped_plugin_ = false; // in the step that is put together
+  int64_t dropped_graphs_at_ = -1; // the step that graphs were last dropped in
+  bool stop_agreed_ = false;       // all ranks stop behind this step
 };
 
 } // namespace fvlm::train

@@ -33,11 +33,12 @@ Cursor Trainer::with_failures(Cursor position, int64_t of_others) {
 
 // Of the step that is put together, whose last pack is computed or did not get that far.
 StepTotals Trainer::total(const LoadedPack& last, bool is_computed) {
-  const bool own_memory = std::exchange(ran_out_of_memory_, false);
+  const bool own_memory = std::exchange(ran_out_of_memory_, false), own_cut = std::exchange(cut_packs_, false);
   if (GradientReduction* reduction = model_.optimization->reduction()) reduction->finish();
   context_.ranks.enter("totals of the step", stage_.name, steps_begun());
   StepTotals own;
   own.ran_out_of_memory = !is_computed && own_memory;
+  own.cut_packs = own.ran_out_of_memory && own_cut;
   own.dropped_plugin = std::exchange(dropped_plugin_, false);
   own.stop_requested = StopSignals::stop_requested();
   own.failed_decodes = last.failed_decodes;
@@ -52,7 +53,7 @@ StepTotals Trainer::total(const LoadedPack& last, bool is_computed) {
     own.used.of_term.resize(assembly_->counts.of_term.size());
   }
   StepTotals all = sum_over(context_.ranks, own);
-  if (all.ran_out_of_memory && !own.ran_out_of_memory) state_.split *= 2;
+  if (all.cut_packs && !own.cut_packs) state_.split *= 2;
   stop_agreed_ = all.stop_requested;
   all.used.weights = assembly_->counts.weights;
   return all;

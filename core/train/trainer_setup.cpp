@@ -31,9 +31,10 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),
-      // Where a step may change what the next one starts from, that one waits.
+      // Where a step may change what the next one starts from, that one waits. Drawing answers waits for the device
+      // without watching the other ranks, as an observed step does.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
-                     context.plan.precision != plan::Precision::fp16) {
+                     context.plan.precision != plan::Precision::fp16 && !stage.rollouts()) {
   data_.check_vocabulary_sizes(context.plan.model, context.description.decoders());
   operations_ = make_operations(context.plan, context.registry, context.device, ops::ContextGroup::of(context.ranks));
   const bool begins = checkpoint.empty();
@@ -77,15 +78,16 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
         context.plan, stage, context.registry, feed::MixDataOptions{.ranks_here = context.ranks.on_this_machine()},
         &context.ranks);
   flops_.emplace(context.plan, stage, *model_.model, *model_.optimization, model_.frozen.models);
-  gradients_ = std::make_unique<ThreadReplicas>(
-      context.plan, stage, *model_.model, *operations_, context.registry,
-      max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples), model_.frozen,
-      ThreadReplicas::Size{state_.replicas, context.threads});
+  const model::Capacity most =
+      max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples);
+  gradients_ =
+      std::make_unique<ThreadReplicas>(context.plan, stage, *model_.model, *operations_, context.registry, most,
+                                       model_.frozen, ThreadReplicas::Size{state_.replicas, context.threads});
   if (stage.rollouts() && !state_.stage_done)
     rollouts_.emplace(RolloutsRequest{
-        context.plan, stage, data_.tokenizer(), *model_.model, *operations_, data_.batches().capacity.frames,
-        data_.batches().capacity.rows, context.lua,
-        counts_packs() && context.ranks.is_first() ? checkpoints_.folder().path() / "rollouts.jsonl" : fs::path()});
+        context.plan, stage, data_.tokenizer(), *model_.model, *operations_, most, context.lua,
+        counts_packs() && context.ranks.is_first() ? checkpoints_.folder().path() / "rollouts.jsonl" : fs::path(),
+        state_.step});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
   if (model_.frozen.teacher_cache && !state_.stage_done && context.steps_left != 0)
     cache_teachers(context, stage, model_, data_, *gradients_, [this](const HostPack& pack) {

@@ -1,4 +1,4 @@
-"""Three stages of a tiny fVLM on a GPU: recorded steps are those that run operation by operation, and copies that overlap
+"""Three stages of a tiny fVLM on a GPU, and a fourth that is rewarded for its answers: recorded steps are those that run operation by operation, and copies that overlap
 them change nothing, to the bit where kernels are deterministic; and they are those of the CPU but for rounding.
 
 usage: gpu_test.py FVLM_ENGINE MAKE_SHAPES"""
@@ -36,6 +36,9 @@ local function stage(name, described)
   described.packing = { frames = 16, tokens = 512, segments = 8 }
   return fvlm.stage(name, described)
 end
+local rewards = fvlm.arg("rewards", "no") == "yes" and stage("reward", {
+  data = mix { { data .. "/questions/*.tar" } }, samples = 80,
+  objective = fvlm.grpo { answers = 4, max_new_tokens = 8, kl = 0.1, reward = function(answer) return #answer.text % 4 end, show = 100 } }) or nil
 return fvlm.recipe {
   name = "gpu", precision = "fp32", log_every = 1,
   model = fvlm.model {
@@ -51,6 +54,7 @@ return fvlm.recipe {
                                     fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } } }),
   stage("prefer", { data = mix { { data .. "/pairs/*.tar" } }, samples = 80,
                     objective = fvlm.dpo { beta = 0.1, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
+  rewards,
 }
 """
 
@@ -88,7 +92,7 @@ class OnGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         self.assertNotIn("capturing a CUDA graph failed", done.stderr)
         steps = [line for line in self.lines(name) if line["kind"] == "step"]
-        self.assertEqual(len(steps), 40)
+        self.assertEqual(len(steps), 50 if "rewards" in arguments else 40)
         return steps
 
     def recorded(self):
@@ -101,7 +105,7 @@ class OnGpu(unittest.TestCase):
         """Every line of metrics, and every bit of each stage's last checkpoint."""
         for ours, theirs in zip(self.lines(left), self.lines(right), strict=True):
             self.assertEqual(ours, theirs)
-        for stage in ("align", "instruct", "prefer"):
+        for stage in sorted(path.name for path in (self.folder / left).iterdir() if list(path.glob("step-*"))):
             one, other = (sorted((self.folder / name / stage).glob("step-*"))[-1] for name in (left, right))
             self.assertEqual(one.name, other.name)
             for file in WEIGHTS:
@@ -162,6 +166,26 @@ class OnGpu(unittest.TestCase):
         self.assertGreater(killed, 0)
         self.run_stages("killed", "cuda", *sets)
         self.assert_same("whole", "killed")
+
+    def test_answers_that_are_rewarded_and_their_steps_are_the_same_to_the_bit(self):
+        """Recorded or not, with and without overlapping copies, and where a run was killed."""
+        sets = "deterministic=true", "checkpoint.every=3"
+        self.run_stages("rewarded", "cuda", *sets, rewards="yes")
+        for name, switch in (("rewarded-eager", "speed.graphs=false"), ("rewarded-apart", "speed.overlap_copies=false")):
+            self.run_stages(name, "cuda", *sets, switch, rewards="yes")
+            self.assert_same("rewarded", name)
+        process = subprocess.Popen(self.command("rewarded-killed", "cuda", *sets, rewards="yes"), stderr=subprocess.DEVNULL)
+        metrics = self.folder / "rewarded-killed" / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b'"stage":"reward"') > 4):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        self.assertEqual(process.wait(), -signal.SIGKILL)
+        self.run_stages("rewarded-killed", "cuda", *sets, rewards="yes")
+        self.assert_same("rewarded", "rewarded-killed")
+        answers = [(self.folder / name / "reward" / "rollouts.jsonl").read_text()
+                   for name in ("rewarded", "rewarded-eager", "rewarded-apart", "rewarded-killed")]
+        self.assertEqual(answers, answers[:1] * 4)
+        self.assertEqual(answers[0].count("\n"), 80)
 
     def assert_close(self, ours, theirs):
         for one, other in zip(ours, theirs, strict=True):

@@ -4,7 +4,9 @@
 #include "train/rewards.h"
 #include "train/rollout_prompts.h"
 #include "train/rollouts.h"
+#include "train/step_memory.h"
 
+#include <fstream>
 #include <gmock/gmock.h>
 #include <numeric>
 
@@ -131,8 +133,11 @@ TEST_F(RolloutRun, AStoppedRunGoesOnToEqualBits) {
   learn_from("fvlm.grpo { answers = 4, max_new_tokens = 8, reward = \"f1\", kl = 0.1 }", "samples = 64");
   run("whole");
   run("stopped", {}, {.max_steps = 10 + 8 + 5});
+  const auto answers = [&](const char* name) { return folder(name) / "prefer/rollouts.jsonl"; };
+  std::ofstream(answers("stopped"), std::ios::app) << "{\"step\":6}\n{\"step\":7,"; // as of a run that was killed
   run("stopped");
   expect_equal_runs("whole", "stopped");
+  EXPECT_EQ(read_file(answers("stopped")), read_file(answers("whole")));
 }
 
 TEST_F(RolloutRun, ThePenaltyKeepsTheModelNearWhereItBegan) {
@@ -152,6 +157,13 @@ TEST_F(RolloutRun, MemoryIsPlannedForEveryAnswer) {
   const auto plan = resolved().plan;
   EXPECT_EQ(plan.stages.back().texts_per_sample(), 4);
   EXPECT_EQ(plan.stages.back().largest_sample(1).tokens, 4 * (2 + 48));
+  const auto memory_of_answers = [&](const plan::Stage& stage) {
+    const auto need = stage_budget(plan, stage, describe(plan), registry_, budget::Device::cpu).step;
+    EXPECT_EQ(need.peak, std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0}));
+    return need.amounts[static_cast<size_t>(budget::Item::answers)];
+  };
+  EXPECT_EQ(memory_of_answers(plan.stages.front()), 0);
+  EXPECT_GT(memory_of_answers(plan.stages.back()), 0);
 }
 
 TEST_F(RolloutRun, AnswersStayInTheRoomOfTheirTexts) {
