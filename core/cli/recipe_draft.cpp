@@ -52,6 +52,7 @@ std::string source_text(const RecipeDraft& draft, const RecipeDraft::Source& sou
       fields += fmt::format("{}{} = {}", fields.empty() ? "" : ", ", part, quoted(key));
     text += ", fields = { " + fields + " }";
   }
+  if (!source.held_out.empty()) text += ", held_out = " + source.held_out;
   if (several) text += fmt::format(", weight = {}", source.samples);
   return "{ " + text + " }";
 }

@@ -13,6 +13,7 @@ struct RecipeDraft {
     std::string pattern;
     bool text_only = false;
     std::map<std::string, std::string> fields = {}; // as in a recipe: parts of a sample by other names
+    std::string held_out = {};                      // the share of its samples, a number, that is; empty: none
     int64_t samples = 1;                            // its weight beside others
   };
 

@@ -30,6 +30,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <optional>
 
@@ -205,10 +206,27 @@ void read_model(const ParsedOptions& parsed, RecipeDraft& draft) {
 std::vector<RecipeDraft::Source> sources_of(const ParsedOptions& parsed, const char* option, const char* text_option) {
   std::vector<RecipeDraft::Source> sources;
   const auto fields = source_fields(parsed);
-  for (const std::string& pattern : parsed.values(option)) sources.push_back({pattern, false, fields});
+  for (const std::string& pattern : parsed.values(option)) sources.push_back({.pattern = pattern, .fields = fields});
   if (text_option)
-    for (const std::string& pattern : parsed.values(text_option)) sources.push_back({pattern, true, fields});
+    for (const std::string& pattern : parsed.values(text_option))
+      sources.push_back({.pattern = pattern, .text_only = true, .fields = fields});
   return sources;
+}
+
+// Those of --held-out: files, or a share of each source's samples such as 2%, which the draft's sources get, too.
+std::vector<RecipeDraft::Source> held_out_of(const ParsedOptions& parsed, std::vector<RecipeDraft::Source>& train) {
+  const std::vector<std::string> given = parsed.values("held-out");
+  const bool has_share = std::ranges::any_of(given, [](const std::string& each) { return each.ends_with('%'); });
+  if (!has_share) return sources_of(parsed, "held-out", nullptr);
+  const std::string& share = given.front();
+  double percent = 0;
+  const auto [end, error] = std::from_chars(share.data(), share.data() + share.size(), percent);
+  if (given.size() > 1 || error != std::errc{} || std::string_view(end, share.data() + share.size()) != "%" ||
+      percent <= 0 || percent >= 100)
+    throw Error(ErrorKind::usage, "--held-out: expected files, or one share above 0% and below 100%, got '{}'",
+                fmt::join(given, "' and '"));
+  for (RecipeDraft::Source& source : train) source.held_out = fmt::format("{:g}", percent / 100);
+  return train;
 }
 
 RecipeDraft draft_of(const ParsedOptions& parsed) {
@@ -226,7 +244,7 @@ RecipeDraft draft_of(const ParsedOptions& parsed) {
   read_model(parsed, draft);
   draft.lora_rank = parsed.integer_or("lora", 0, 1);
   draft.train = sources_of(parsed, "data", "text");
-  draft.held_out = sources_of(parsed, "held-out", nullptr);
+  draft.held_out = held_out_of(parsed, draft.train);
   if (draft.train.empty()) throw Error(ErrorKind::usage, "no data are named").advise("--data train.jsonl, for example");
   draft.root = parsed.value("root");
   if (parsed.value("image-frames")) draft.image_frames = parsed.integer_or("image-frames", 1, 1);
@@ -250,7 +268,7 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
 
 Options options_of_recipe_new() {
   Options options(
-      "recipe new FILE (--model DIR | --vision DIR --decoder DIR) --data FORM [--text FORM] [--held-out FORM]\n"
+      "recipe new FILE (--model DIR | --vision DIR --decoder DIR) --data FORM [--text FORM] [--held-out FORM|2%]\n"
       "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N] [--json]",
       "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
       "answers, how long their texts are and how many frames they have, and which chat template the model\n"
@@ -268,9 +286,10 @@ Options options_of_recipe_new() {
           "data", "FORM",
           "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
           "(repeatable)")
-      .repeated_value("text", "FORM", "the same of text-only samples in tars (repeatable)")
+      .repeated_value("text", "FORM", "the same of text-only samples (repeatable)")
       .repeated_value("held-out", "FORM",
-                      "samples that are measured ten times in the course of training: options and pairs by likelihood, "
+                      "samples, or a share of --data and --text such as 2%, that are measured ten times in the course "
+                      "of training: options and pairs by likelihood, "
                       "questions with short answers by generated ones, others by their loss (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
       .repeated_value(

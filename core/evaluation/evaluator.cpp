@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -18,26 +19,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::set<fs::path> shards_of(const plan::Mix& mix) {
+std::set<fs::path> shards_of(const plan::Source& source) {
   std::set<fs::path> shards;
-  for (const plan::Source& source : mix.sources)
-    for (const std::string& pattern : source.patterns())
-      for (const std::string& file : match_files(pattern).files) shards.insert(fs::weakly_canonical(file));
+  for (const std::string& pattern : source.patterns())
+    for (const std::string& file : match_files(pattern).files) shards.insert(fs::weakly_canonical(file));
   return shards;
+}
+
+// Of a source of an evaluation set those that a stage learns from. Of one and the same list they may be other samples.
+std::set<fs::path> learnt_shards(const plan::Source& source, const plan::Mix& learnt) {
+  const auto shards = shards_of(source);
+  std::set<fs::path> both;
+  for (const plan::Source& other : learnt.sources) {
+    const auto others = shards_of(other);
+    if (others == shards && !source.portion().shares_samples_with(other.portion())) continue;
+    std::ranges::set_intersection(shards, others, std::inserter(both, both.end()));
+  }
+  return both;
 }
 
 // A metric on shards that the model was trained on is not one of held-out data.
 void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, const plan::EvaluationSet& set) {
-  const auto shards = shards_of(set.data);
   for (const plan::Stage& stage : plan.stages) {
-    const auto learnt = shards_of(stage.data);
-    std::vector<fs::path> both;
-    std::set_intersection(shards.begin(), shards.end(), learnt.begin(), learnt.end(), std::back_inserter(both));
+    std::set<fs::path> all, both;
+    for (const plan::Source& source : set.data.sources) {
+      all.merge(shards_of(source));
+      both.merge(learnt_shards(source, stage.data));
+    }
     if (!both.empty())
       log_warning(
           "evaluation set {}: {} of its {} shards are trained on in the stage {}, {} the first; its figures are not "
           "those of held-out samples",
-          set.name, both.size(), shards.size(), stage.name, both.front().string());
+          set.name, both.size(), all.size(), stage.name, both.begin()->string());
     if (stage.name == last.name) return;
   }
 }

@@ -7,6 +7,7 @@
 #include "recipe/connector_settings.h"
 #include "recipe/curve.h"
 #include "recipe/objective_term.h"
+#include "recipe/portion.h"
 
 #include <cstdint>
 #include <map>
@@ -111,7 +112,10 @@ struct Source {
   int64_t epochs = 0;                        // passes before the source is exhausted; 0: unlimited
   std::map<std::string, std::string> fields; // part of a sample -> key in the shard's JSON
   std::optional<std::string> root;           // of the paths in JSON files; absent: the folder of each file
+  std::optional<double> held_out;            // share of the samples that evaluation sets read, and stages do not
+  Portion::Side side = Portion::Side::rest;  // derived: held_out in the data of an evaluation set
 
+  Portion portion() const { return held_out ? Portion(*held_out, side) : Portion(); }
   bool text_only() const { return !text.empty(); }
   const std::vector<std::string>& patterns() const { return text_only() ? text : shards; }
   std::vector<std::string>& patterns() { return text_only() ? text : shards; }

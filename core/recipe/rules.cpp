@@ -379,8 +379,10 @@ void derive(Reader& reader, Plan& plan) {
     if (stage.from.empty()) stage.from = before;
     if (stage.from == "model") stage.from = model;
     if (stage.mode.empty()) stage.mode = plan.model.connector->training_mode_names().front();
-    for (EvaluationSet& set : stage.evaluation.sets)
+    for (EvaluationSet& set : stage.evaluation.sets) {
       if (set.modes.empty()) set.modes = {plan.model.connector->mode_names().front()};
+      for (Source& source : set.data.sources) source.side = Portion::Side::held_out;
+    }
     before = stage.name;
     std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
     auto trained = trained_groups(plan, stage);

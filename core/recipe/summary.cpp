@@ -254,6 +254,7 @@ class Summary {
       }
       parts.front() = fmt::format("{:>{}}  {}", shares[i], columns, parts.front());
       if (source.text_only()) parts.back() += "  (text only)";
+      if (source.held_out) parts.back() += fmt::format("  ({} held out)", percent(*source.held_out));
       line(i == 0 ? "data" : "", parts);
     }
     std::vector<std::string> parts;
@@ -315,7 +316,8 @@ class Summary {
       if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
       if (set.data.mask_history) parts.emplace_back("last answers only");
       for (const auto& source : set.data.sources)
-        for (const auto& shards : source.patterns()) parts.push_back(shards);
+        for (const auto& shards : source.patterns())
+          parts.push_back(source.held_out ? fmt::format("{} of {}", percent(*source.held_out), shards) : shards);
       if (plan_.model.connector->mode_names().size() > 1)
         parts.push_back(set.modes.size() == 1 ? "mode " + set.modes.front()
                                               : fmt::format("modes ({})", join(set.modes, ", ")));

@@ -57,7 +57,8 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage, bool w
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;
   std::vector<int64_t> available;
   for (size_t i = 0; i < sources.size(); ++i) {
-    const int64_t samples = ShardSet(mix.sources[i].patterns(), with_root({}, mix.sources[i])).size();
+    const plan::Source& source = mix.sources[i];
+    const int64_t samples = source.portion().count(ShardSet(source.patterns(), with_root({}, source)).size());
     in_one += samples;
     available.push_back(sources[i].epochs > 0 ? product(sources[i].epochs, samples) : any_number);
     if (spent) until_spent += std::min(available.back(), any_number - until_spent);

@@ -140,6 +140,20 @@ class RecipeNew(unittest.TestCase):
         said = run(engine, "recipe", "new", folder / "few.lua", "--model", "model", "--data", "few.jsonl")
         self.assertIn("of 31 samples looked at 1 are pairs of answers, and 30 are not; the stage will skip the pairs", said)
 
+    def test_a_share_is_held_out(self):
+        new("share", "--model", "model", "--data", "shapes/questions/*.tar", "--data", "shapes/captions/*.tar", "--held-out", "25%", "--batch", 8)
+        stage = plan("share")["stages"][0]
+        for data in (stage["data"], stage["evaluation"]["sets"][0]["data"]):
+            self.assertEqual([source["held_out"] for source in data["sources"]], [0.25, 0.25])
+        said = run(engine, "train", "share.lua")
+        self.assertNotIn("trained on in the stage", said)
+        lines = [json.loads(line) for line in (folder / "runs/share/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line for line in lines if line["kind"] == "step"][-1]["samples"], 72 + 48)
+        self.assertEqual({line["samples"] for line in lines if line["kind"] == "evaluation"}, {24 + 16})
+        for mistake in (["0%"], ["100%"], ["x%"], ["2%", "test.jsonl"]):
+            words = [word for each in mistake for word in ("--held-out", each)]
+            self.assertIn("one share above 0% and below 100%", new("mistaken", "--model", "model", "--data", "shapes/questions/*.tar", *words, code=2))
+
     def test_limits_fit_the_samples(self):
         lines = [{"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two " * n}]} for n in (1, 5, 60)]
         (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -95,6 +95,22 @@ TEST_F(RunRefusals, EvaluationSetOfTrainingShardsIsNamed) {
     EXPECT_NE(warning.find("trained on in the stage prefer"), std::string::npos) << warning;
     EXPECT_NE(warning.find((data() / "pairs").string()), std::string::npos) << warning;
   }
+  // A part that is held out of the same list of shards is other samples.
+  const auto learns = [&](const char* share) { return fmt::format("stages.prefer.data.sources.1.held_out={}", share); };
+  const auto measures = [&](const char* shards, const char* share) {
+    const std::string source = "stages.prefer.evaluation.sets.pairs.data.sources.1";
+    return std::vector<std::string>{fmt::format(R"({}.shards=["{}/{}"])", source, data().string(), shards),
+                                    fmt::format("{}.held_out={}", source, share)};
+  };
+  const auto is_warned_of = [&](std::vector<std::string> sets, const std::string& more) {
+    sets.push_back(more);
+    testing::internal::CaptureStderr();
+    rehearse(resolved(sets), {}, registry_);
+    return testing::internal::GetCapturedStderr().find("trained on") != std::string::npos;
+  };
+  EXPECT_FALSE(is_warned_of(measures("pairs/*.tar", "0.2"), learns("0.2")));
+  EXPECT_TRUE(is_warned_of(measures("pairs/*.tar", "0.2"), learns("0.1")));
+  EXPECT_TRUE(is_warned_of(measures("{heldout/,}pairs/*.tar", "0.2"), learns("0.2")));
 }
 
 TEST_F(RunRefusals, RateBeyondTheOptimizersRangeIsRefusedWithItsPlace) {

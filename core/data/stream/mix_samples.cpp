@@ -1,6 +1,7 @@
 #include "data/stream/mix_samples.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/document.h"
 
 #include <fmt/format.h>
@@ -29,17 +30,33 @@ MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const F
     sources_.emplace_back(source.patterns(), with_root(options, source), [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
     });
+  require_samples();
+}
+
+void MixSamples::require_samples() const {
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (mix_.sources[i].portion().count(sources_[i].size()) == 0)
+      throw Error(ErrorKind::data, "held_out = {} leaves no sample of {} {}", *mix_.sources[i].held_out,
+                  grouped(sources_[i].size()),
+                  mix_.sources[i].side == plan::Portion::Side::held_out ? "to the evaluation" : "to the stage")
+          .at(name_of(mix_.sources[i]))
+          .advise("choose another share, or evaluate on data of its own");
 }
 
 std::vector<int64_t> MixSamples::sizes() const {
   std::vector<int64_t> sizes;
-  for (const ShardSet& source : sources_) sizes.push_back(source.size());
+  for (size_t i = 0; i < sources_.size(); ++i) sizes.push_back(mix_.sources[i].portion().count(sources_[i].size()));
   return sizes;
+}
+
+SampleLocation MixSamples::locate(const DrawnSample& drawn) const {
+  const ShardSet& shards = sources_[drawn.source];
+  return shards.locate(mix_.sources[drawn.source].portion().place(drawn.sample, shards.size()));
 }
 
 Sample MixSamples::measure(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
-  const SampleLocation place = shards.locate(drawn.sample);
+  const SampleLocation place = locate(drawn);
   const auto shard = shards.shard(place);
   Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
   sample.teacher_is_cached = teacher_is_cached_;
@@ -77,22 +94,22 @@ void MixSamples::check_texts(const Sample& sample) const {
 
 void MixSamples::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   const ShardSet& shards = sources_[drawn.source];
-  reader_.decode(*shards.shard(shards.locate(drawn.sample)), sample, frames);
+  reader_.decode(*shards.shard(locate(drawn)), sample, frames);
 }
 
 void MixSamples::decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const {
   const ShardSet& shards = sources_[drawn.source];
-  reader_.decode_pixels(*shards.shard(shards.locate(drawn.sample)), sample, frames);
+  reader_.decode_pixels(*shards.shard(locate(drawn)), sample, frames);
 }
 
 std::string MixSamples::place(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
-  return shards.path(shards.locate(drawn.sample).shard);
+  return shards.path(locate(drawn).shard);
 }
 
 std::string MixSamples::key(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
-  const SampleLocation place = shards.locate(drawn.sample);
+  const SampleLocation place = locate(drawn);
   try {
     return shards.shard(place)->sample(place.sample).key;
   } catch (const Error&) {

@@ -46,6 +46,8 @@ class MixSamples : public SampleSource {
   }
 
  private:
+  void require_samples() const;
+  SampleLocation locate(const DrawnSample& drawn) const;
   void check_texts(const Sample& sample) const;
   void add_further(const Shard& shard, const ShardSample& members, const plan::Source& source, Sample& sample) const;
 

@@ -61,6 +61,37 @@ TEST(StreamOfShards, GivesEveryGoodSampleAndReportsEveryBrokenOne) {
   EXPECT_THAT(all, testing::Not(testing::HasSubstr("sample '"))) << "place and key are told once";
 }
 
+// The keys of a source's samples on one side.
+std::set<std::string> keys_on(const Folder& folder, double held_out, plan::Portion::Side side) {
+  plan::Mix mix = mix_of({1});
+  mix.sources[0].shards = {tars(folder)};
+  mix.sources[0].held_out = held_out;
+  mix.sources[0].side = side;
+  const MixSamples samples(mix, byte_tokenizer(), image_size, nullptr, plan::VisualRows{}, {.cache = folder / "cache"});
+  std::set<std::string> keys;
+  for (int64_t i = 0; i < samples.sizes()[0]; ++i) keys.insert(samples.key({.source = 0, .sample = i}));
+  EXPECT_EQ(std::ssize(keys), samples.sizes()[0]) << "each once";
+  return keys;
+}
+
+TEST(StreamOfShards, HoldsAShareOfTheSamplesOut) {
+  using enum plan::Portion::Side;
+  const Folder folder;
+  write_shards(folder);
+  for (const double share : {0.01, 0.1, 0.25, 0.3, 0.999}) {
+    const auto kept = keys_on(folder, share, held_out), others = keys_on(folder, share, rest);
+    EXPECT_EQ(std::ssize(kept), static_cast<int64_t>(120 * share)) << share;
+    EXPECT_EQ(kept.size() + others.size(), 120u) << share;
+    for (const std::string& key : kept) EXPECT_FALSE(others.contains(key)) << share << ": " << key;
+  }
+  const auto tenth = keys_on(folder, 0.1, held_out);
+  EXPECT_THAT(tenth, testing::ElementsAre("00009", "00019", "00029", "00039", "00049", "00059", "00069", "00079",
+                                          "00089", "00099", "00109", "00119"));
+  std::filesystem::remove(folder / "5.tar"); // the last 20
+  EXPECT_TRUE(std::ranges::includes(tenth, keys_on(folder, 0.1, held_out))) << "a sample stays on its side";
+  EXPECT_THROW(keys_on(folder, 0.001, held_out), Error);
+}
+
 TEST(StreamOfShards, KilledProcessResumesWithTheSamePacks) {
   const Folder folder;
   write_shards(folder);
