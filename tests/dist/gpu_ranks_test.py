@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ranks_test import ENGINE, TORCHRUN, Runs, ranks_of, recipe, run_tests, start
+from ranks_test import ENGINE, TORCHRUN, Runs, ranks_of, recipe, rewards_equal_one_process, run_tests, start
 
 GPUS = torch.cuda.device_count()
 SEVERAL = [ranks for ranks in (2, 4) if ranks <= max(GPUS, 2)]
@@ -161,7 +161,7 @@ def shares_sequences(runs):
 
 if __name__ == "__main__":
     print(f"{GPUS} GPUs, {ENGINE}")
-    run_tests((one_rank_has_the_bits_of_a_process, equals_one_process, zero_changes_no_more_than_rounding,
+    run_tests((one_rank_has_the_bits_of_a_process, equals_one_process, rewards_equal_one_process, zero_changes_no_more_than_rounding,
                copy_engines_sum_as_nccl_does, resumes_with_other_ranks, goes_on_after_a_kill, goes_on_after_a_stop,
                shares_sequences),
               lambda folder: GpuRuns(folder, recipe()))

@@ -192,7 +192,7 @@ def rewards_equal_one_process(runs):
     assert of_pairs in recipe()
     folder = runs.folder / "rewards"
     folder.mkdir()
-    rewarded = Runs(folder, recipe().replace(of_pairs, of_answers))
+    rewarded = type(runs)(folder, recipe().replace(of_pairs, of_answers))
     for ranks in (1, 2):
         rewarded.train(f"ranks-{ranks}", ranks)
     most = rewarded.expect_near("ranks-1", "ranks-2", scale=1)
