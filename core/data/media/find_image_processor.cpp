@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/media/image_processor_config.h"
+#include "data/media/override_processor.h"
 #include "data/media/tile_forms/tile_form.h"
 
 #include <nlohmann/json.hpp>
@@ -13,11 +14,12 @@
 namespace fvlm {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr uint64_t max_bytes = 1 << 20; // of a file
 
-std::string model_type_in(const std::filesystem::path& folder) {
+std::string model_type_in(const fs::path& folder) {
   const auto file = folder / "config.json";
   const Json config = exists(file) ? read_json_object(file, max_bytes) : Json::object();
   const auto found = config.find("model_type");
@@ -44,32 +46,6 @@ VideoProcessor read_videos(const Json& config, const std::string& where, const I
   return *videos.video;
 }
 
-// Nothing where the folder says nothing of videos, or they are read as so many images.
-std::optional<VideoProcessor> find_videos(const std::filesystem::path& folder, const ImageProcessor& images) {
-  if (!images.tile || !rules_of(images.tile_form).has_videos) return std::nullopt;
-  if (images.has_cells() && images.step_frames < 2) return std::nullopt;
-  if (const auto nested = folder / "processor_config.json"; exists(nested)) {
-    const Json config = read_json_object(nested, max_bytes);
-    const auto found = config.find("video_processor");
-    if (found != config.end() && found->is_object()) return read_videos(*found, nested.string(), images);
-  }
-  if (const auto own = folder / "video_preprocessor_config.json"; exists(own))
-    return read_videos(read_json_object(own, max_bytes), own.string(), images);
-  // Older folders of Qwen2-VL and Qwen2.5-VL, and those of SmolVLM2, have one file for both.
-  const auto of_both = folder / "preprocessor_config.json";
-  const std::string type_of_model = model_type_in(folder);
-  constexpr std::array newer{"qwen3_vl", "qwen3_5", "lfm3_vl"};
-  const bool needs_own = *traits_of(images.tile_form).before_video ||
-                         std::ranges::any_of(newer, [&](const char* type) { return type_of_model.starts_with(type); });
-  if (!exists(of_both) || needs_own) return std::nullopt;
-  const Json config = read_json_object(of_both, max_bytes);
-  const auto type = config.find("image_processor_type");
-  const bool says_videos = config.contains("video_sampling") && type != config.end() && type->is_string() &&
-                           type->get_ref<const std::string&>().starts_with("SmolVLM");
-  if (!images.has_cells() && !says_videos) return std::nullopt;
-  return read_videos(config, of_both.string(), images);
-}
-
 // What the processor of text and images together says of images. Those of Pixtral and LightOnOCR decide how large
 // their cells are, whatever the image processor says.
 Json completed(Json images, const Json& processor) {
@@ -88,24 +64,68 @@ Json completed(Json images, const Json& processor) {
   return images;
 }
 
-std::optional<ImageProcessor> find_images(const std::filesystem::path& folder) {
-  const auto nested = folder / "processor_config.json", own = folder / "preprocessor_config.json";
-  // fVLM's frames have the size that DINOv2 reads, and are not cropped.
-  const std::string type = model_type_in(folder);
-  if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
-  const Json processor = exists(nested) ? read_json_object(nested, max_bytes) : Json::object();
-  const auto found = processor.find("image_processor");
-  if (found != processor.end() && found->is_object())
-    return image_processor_of(completed(*found, processor), nested.string());
-  if (!exists(own)) return std::nullopt;
-  return image_processor_of(completed(read_json_object(own, max_bytes), processor), own.string());
+// The object of that name in processor_config.json, which goes first as in transformers.
+std::optional<ProcessorConfig> find_nested(const fs::path& folder, const char* section) {
+  const auto file = folder / "processor_config.json";
+  if (!exists(file)) return std::nullopt;
+  Json whole = read_json_object(file, max_bytes);
+  const auto found = whole.find(section);
+  if (found == whole.end() || !found->is_object()) return std::nullopt;
+  return ProcessorConfig{file, section, std::move(whole)};
+}
+
+std::optional<ImageProcessor> find_images(const fs::path& folder) {
+  const auto config = find_image_config(folder);
+  if (!config) return std::nullopt;
+  const auto of_text_too = folder / "processor_config.json";
+  const Json processor = exists(of_text_too) ? read_json_object(of_text_too, max_bytes) : Json::object();
+  return image_processor_of(completed(config->content(), processor), config->file.string());
 }
 
 } // namespace
 
-std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder) {
+std::optional<ProcessorConfig> find_image_config(const fs::path& folder) {
+  // fVLM's frames have the size that DINOv2 reads, and are not cropped.
+  const std::string type = model_type_in(folder);
+  if (type == "dinov2" || type == "dinov2_with_registers") return std::nullopt;
+  if (auto nested = find_nested(folder, "image_processor")) return nested;
+  const auto own = folder / "preprocessor_config.json";
+  if (!exists(own)) return std::nullopt;
+  return ProcessorConfig{own, nullptr, read_json_object(own, max_bytes)};
+}
+
+std::optional<ProcessorConfig> find_video_config(const fs::path& folder, const ImageProcessor& images) {
+  if (!images.tile || !rules_of(images.tile_form).has_videos) return std::nullopt;
+  if (images.has_cells() && images.step_frames < 2) return std::nullopt;
+  if (auto nested = find_nested(folder, "video_processor")) return nested;
+  if (const auto own = folder / video_config_file; exists(own))
+    return ProcessorConfig{own, nullptr, read_json_object(own, max_bytes)};
+  // Older folders of Qwen2-VL and Qwen2.5-VL, and those of SmolVLM2, have one file for both.
+  const auto of_both = folder / "preprocessor_config.json";
+  const std::string type_of_model = model_type_in(folder);
+  constexpr std::array newer{"qwen3_vl", "qwen3_5", "lfm3_vl"};
+  const bool needs_own = *traits_of(images.tile_form).before_video ||
+                         std::ranges::any_of(newer, [&](const char* type) { return type_of_model.starts_with(type); });
+  if (!exists(of_both) || needs_own) return std::nullopt;
+  ProcessorConfig config{of_both, nullptr, read_json_object(of_both, max_bytes)};
+  const auto type = config.whole.find("image_processor_type");
+  const bool says_videos = config.whole.contains("video_sampling") && type != config.whole.end() && type->is_string() &&
+                           type->get_ref<const std::string&>().starts_with("SmolVLM");
+  if (!images.has_cells() && !says_videos) return std::nullopt;
+  return config;
+}
+
+std::optional<ImageProcessor> find_image_processor(const fs::path& folder, const ProcessorOverrides& overrides) {
   auto found = find_images(folder);
-  if (found) found->video = find_videos(folder, *found);
+  if (found)
+    if (const auto videos = find_video_config(folder, *found))
+      found->video = read_videos(videos->content(), videos->file.string(), *found);
+  if (overrides == ProcessorOverrides()) return found;
+  if (!found)
+    throw Error(ErrorKind::data, "the limits of images cannot be set: there is no image processor that has some")
+        .at(folder.string())
+        .advise("leave out min_pixels, max_pixels and those of videos");
+  override_processor(*found, overrides, folder);
   return found;
 }
 

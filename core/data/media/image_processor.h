@@ -9,6 +9,7 @@
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
 #include "data/tile_grid.h"
+#include "recipe/processor_overrides.h"
 
 #include <array>
 #include <cstdint>
@@ -130,7 +131,8 @@ std::optional<ImageSize> frame_size(const ImageProcessor& processor);
 // processor_config.json, which goes first as in transformers. CLIP, SigLIP, BiT (DINOv2), LLaVA, Gemma 3 and what
 // tile_forms/ has are supported, with what the folder says of videos (Qwen2-VL's, Qwen3-VL's and SmolVLM2's). Throws
 // Error(data) with every option that is not. Nothing where the folder has neither of these, or its config.json is
-// DINOv2's: fVLM's frames are not cropped.
-std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder);
+// DINOv2's: fVLM's frames are not cropped. `overrides` replace limits of the folder, see override_processor().
+std::optional<ImageProcessor> find_image_processor(const std::filesystem::path& folder,
+                                                   const ProcessorOverrides& overrides = {});
 
 } // namespace fvlm

@@ -51,6 +51,7 @@ constexpr TileFormRules rules(std::span<const ProcessorClass> classes) {
           .read = read_glm,
           .cut = cut_glm,
           .has_videos = true,
+          .has_pixel_limits = true,
           .tells_first_time = true,
           .video_size = glm_video};
 }

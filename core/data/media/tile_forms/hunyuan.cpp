@@ -30,7 +30,10 @@ void cut_hunyuan(const ImageProcessor& processor, ImageSize image, CutSizes& siz
 
 } // namespace
 
-const TileFormRules hunyuan_rules{
-    .classes = hunyuan_classes, .options = hunyuan_options, .read = read_hunyuan, .cut = cut_hunyuan};
+const TileFormRules hunyuan_rules{.classes = hunyuan_classes,
+                                  .options = hunyuan_options,
+                                  .read = read_hunyuan,
+                                  .cut = cut_hunyuan,
+                                  .has_pixel_limits = true};
 
 } // namespace fvlm

@@ -35,7 +35,10 @@ void cut_paddleocr(const ImageProcessor& processor, ImageSize image, CutSizes& s
 
 } // namespace
 
-const TileFormRules paddleocr_rules{
-    .classes = paddleocr_classes, .options = qwen2_vl_options, .read = read_paddleocr, .cut = cut_paddleocr};
+const TileFormRules paddleocr_rules{.classes = paddleocr_classes,
+                                    .options = qwen2_vl_options,
+                                    .read = read_paddleocr,
+                                    .cut = cut_paddleocr,
+                                    .has_pixel_limits = true};
 
 } // namespace fvlm

@@ -78,7 +78,6 @@ ImageSize qwen2_vl_video(const ImageProcessor& processor, ImageSize frame, int64
 } // namespace
 
 void read_qwen2_vl_cells(ProcessorReader& in, int64_t step_frames, int64_t merge_size) {
-  constexpr int64_t most_pixels = 64 << 20;
   const int64_t patch = in.config.square("patch_size", in.family->patch, 1, max_edge),
                 merge = in.config.whole("merge_size", merge_size, 1, most_patches);
   in.out.step_frames = in.config.whole("temporal_patch_size", step_frames, 1, most_patches);
@@ -88,12 +87,13 @@ void read_qwen2_vl_cells(ProcessorReader& in, int64_t step_frames, int64_t merge
   in.config.refuse_unless(!in.config.flag("do_pad", false), "do_pad", "this processor does not pad");
   // Of the whole image. The limits beside 'size' go first, as in transformers.
   const auto limit = [&](const char* own, const char* in_size, int64_t otherwise) {
-    if (in.config.has(own)) return in.config.whole(own, std::nullopt, 1, most_pixels);
+    if (in.config.has(own)) return in.config.whole(own, std::nullopt, 1, ProcessorOverrides::largest);
     if (!in.config.has("size")) return otherwise;
     const Json* found =
         in.json["size"].is_object() && in.json["size"].contains(in_size) ? &in.json["size"][in_size] : nullptr;
-    const bool is_good = found && found->is_number_integer() && *found >= 1 && *found <= most_pixels;
-    if (!is_good) in.refuse("size", fmt::format("expected a '{}' of 1 to {} pixels", in_size, most_pixels));
+    const bool is_good = found && found->is_number_integer() && *found >= 1 && *found <= ProcessorOverrides::largest;
+    if (!is_good)
+      in.refuse("size", fmt::format("expected a '{}' of 1 to {} pixels", in_size, ProcessorOverrides::largest));
     return is_good ? found->get<int64_t>() : otherwise;
   };
   in.out.min_pixels = limit("min_pixels", "shortest_edge", in.family->min_pixels);
@@ -107,6 +107,7 @@ const TileFormRules qwen2_vl_rules{.classes = qwen2_vl_classes,
                                    .read = read_qwen2_vl,
                                    .cut = cut_qwen2_vl,
                                    .has_videos = true,
+                                   .has_pixel_limits = true,
                                    .video_size = qwen2_vl_video};
 
 } // namespace fvlm

@@ -30,6 +30,7 @@ struct TileFormRules {
   // The whole image, as the last frame, is made of what was cut, not of the image itself.
   bool whole_is_of_tiles = false;
   bool has_videos = false;       // the engine reads them
+  bool has_pixel_limits = false; // a user may set them
   bool tells_first_time = false; // a step is shown when its first frame is, otherwise at the mean of its frames' times
   // Where tiles are cells: the size of the frames of a video.
   ImageSize (*video_size)(const ImageProcessor& processor, ImageSize frame, int64_t frames) = nullptr;

@@ -28,6 +28,7 @@ void cut_video_llama_3(const ImageProcessor& processor, ImageSize image, CutSize
 const TileFormRules video_llama_3_rules{.classes = video_llama_3_classes,
                                         .options = qwen2_vl_options,
                                         .read = read_video_llama_3,
-                                        .cut = cut_video_llama_3};
+                                        .cut = cut_video_llama_3,
+                                        .has_pixel_limits = true};
 
 } // namespace fvlm
