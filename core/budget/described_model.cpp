@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/media/override_processor.h"
 #include "data/tokenizer.h"
 #include "model/weights/visual_rows.h"
 
@@ -32,7 +33,11 @@ Tower fresh_tower(nlohmann::json config, const std::string& where) {
 }
 
 Tower vision_of(const plan::Model& model) {
-  if (const auto* folder = std::get_if<std::string>(&model.vision)) return tower_of(*folder);
+  if (const auto* folder = std::get_if<std::string>(&model.vision)) {
+    Tower tower = tower_of(*folder);
+    for (ProcessorFile& file : overridden_files(*folder, model)) tower.folder.change(file.name, std::move(file.text));
+    return tower;
+  }
   return fresh_tower(fresh_vision_config(model), "model.vision");
 }
 

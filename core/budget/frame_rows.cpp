@@ -51,7 +51,7 @@ int64_t most_rows_per_frame(const plan::VisualRows& rows, const std::optional<Im
 
 int64_t most_rows_per_frame(const plan::Model& model) {
   const auto* folder = std::get_if<std::string>(&model.vision);
-  return most_rows_per_frame(visual_rows(model), folder ? find_image_processor(*folder) : std::nullopt);
+  return most_rows_per_frame(visual_rows(model), folder ? find_image_processor(*folder, model) : std::nullopt);
 }
 
 } // namespace fvlm::budget

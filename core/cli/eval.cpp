@@ -7,6 +7,7 @@
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
+#include "cli/processor_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
@@ -269,6 +270,10 @@ void require_same_tokens(const plan::Model& recipe, const std::filesystem::path&
 int evaluate_recipe(const ParsedOptions& parsed) {
   for (const char* name : {"form", "media", "by", "split"})
     if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --questions", name);
+  for (const ProcessorLimit& limit : processor_limits)
+    if (const std::string option = option_of(limit); parsed.value(option))
+      throw Error(ErrorKind::usage, "--{} needs --questions", option)
+          .advise("the recipe says how images are prepared: --set model.{}=N", limit.key);
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
         .advise("or give --questions FILE, with the model in place of the recipe");

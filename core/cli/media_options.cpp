@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/processor_options.h"
 #include "cli/recipe_options.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
@@ -67,8 +68,8 @@ Options& with_image_options(Options& options) {
 }
 
 Options& with_media_options(Options& options) {
-  return with_image_options(options).value(
-      "frames", "N", "sample at most N frames of a video, evenly; default: the training's, else 64");
+  return with_processor_options(with_image_options(options))
+      .value("frames", "N", "sample at most N frames of a video, evenly; default: the training's, else 64");
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config,
@@ -77,7 +78,8 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
   if (const int64_t own_size = config.vision.image_size; own_size > 0) // an encoder of bytes has none
     out.media.image_size =
         config.connector->known_rows_per_frame() ? std::min(own_size, out.media.image_size) : own_size;
-  if (const auto encoder = encoder_folder(model)) out.media.processor = find_image_processor(*encoder);
+  if (const auto encoder = encoder_folder(model))
+    out.media.processor = find_image_processor(*encoder, processor_overrides_of(parsed));
   if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
     out.media.image_size = size->height;
   const bool has_settings = read_training_settings(model, out);

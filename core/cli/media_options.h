@@ -13,11 +13,13 @@
 
 namespace fvlm::cli {
 
-inline constexpr const char* media_option_names[] = {"system", "chat-template", "frames", "image-frames", "image-size"};
+inline constexpr const char* media_option_names[] = {"system",       "chat-template",    "frames",
+                                                     "image-frames", "image-size",       "min-pixels",
+                                                     "max-pixels",   "video-min-pixels", "video-max-pixels"};
 
 // Adds --system, --chat-template, --image-frames and --image-size.
 Options& with_image_options(Options& options);
-// Those and --frames, for verbs that read videos.
+// Those, --frames, and the options of processor_options.h, for verbs that read videos.
 Options& with_media_options(Options& options);
 
 struct InputSettings {

@@ -62,11 +62,13 @@ std::string model_text(const RecipeDraft& draft) {
   if (draft.directory.empty())
     text = fmt::format("    vision = {},\n    decoder = {},\n    connector = fvlm.{} {{}},\n", quoted(draft.vision),
                        quoted(draft.decoder), draft.connector);
-  else if (draft.lora_rank == 0 && !draft.image_size)
+  else if (draft.lora_rank == 0 && !draft.image_size && draft.limits == ProcessorOverrides())
     return fmt::format("  model = {},\n", quoted(draft.directory));
   else
     text = fmt::format("    directory = {},\n", quoted(draft.directory));
   if (draft.image_size) text += fmt::format("    image_size = {},\n", *draft.image_size);
+  for (const ProcessorLimit& limit : processor_limits)
+    if (const auto& value = draft.limits.*limit.value) text += fmt::format("    {} = {},\n", limit.key, *value);
   if (draft.lora_rank > 0)
     text += fmt::format("    adapters = fvlm.lora {{ rank = {}, targets = \"all\" }},\n", draft.lora_rank);
   return "  model = fvlm.model {\n" + text + "  },\n";

@@ -1,5 +1,7 @@
 // RecipeDraft: what `recipe new` decides about a recipe, and its Lua text.
 #pragma once
+#include "recipe/processor_overrides.h"
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,6 +28,7 @@ struct RecipeDraft {
   std::vector<Source> train, held_out;      // held_out: none, nothing is evaluated
   std::optional<std::string> root;          // of paths in the sources' files
   std::optional<int64_t> image_size;        // where it is not the default for this model
+  ProcessorOverrides limits;                // of images
   std::string mode;                         // to train in; empty: the connector's first
   std::string evaluation_mode;              // that of generation, where it is not the first; empty: the first
   std::optional<std::string> system;        // the system turn, where it is not the default

@@ -8,6 +8,7 @@
 #include "budget/described_model.h"
 #include "budget/frame_rows.h"
 #include "cli/plugin_options.h"
+#include "cli/processor_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_draft.h"
 #include "cli/recipe_options.h"
@@ -248,6 +249,7 @@ RecipeDraft draft_of(const ParsedOptions& parsed) {
   if (draft.train.empty()) throw Error(ErrorKind::usage, "no data are named").advise("--data train.jsonl, for example");
   draft.root = parsed.value("root");
   if (parsed.value("image-frames")) draft.image_frames = parsed.integer_or("image-frames", 1, 1);
+  draft.limits = processor_overrides_of(parsed);
   draft.epochs = parsed.integer_or("epochs", 1, 1);
   draft.batch = parsed.integer_or("batch", 16, 1);
   return draft;
@@ -269,7 +271,8 @@ recipe::Resolved resolved(const RecipeDraft& draft, const ParsedOptions& parsed)
 Options options_of_recipe_new() {
   Options options(
       "recipe new FILE (--model DIR | --vision DIR --decoder DIR) --data FORM [--text FORM] [--held-out FORM|2%]\n"
-      "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N] [--json]",
+      "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N]\n"
+      "    [--min-pixels N] [--max-pixels N] [--video-min-pixels N] [--video-max-pixels N] [--json]",
       "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
       "answers, how long their texts are and how many frames they have, and which chat template the model\n"
       "was trained with. Learning rates are usual ones for training a model further.",
@@ -298,8 +301,8 @@ Options options_of_recipe_new() {
       .value("lora", "RANK", "train LoRA adapters of this rank on all linears of the decoder, and nothing else")
       .value("epochs", "N", "passes over the data; default 1")
       .value("batch", "N", "samples of a step; default 16")
-      .value("image-frames", "N", "repeat a still image to N frames, for models that look at videos; default 1")
-      .flag("json", "print one JSON document on standard output");
+      .value("image-frames", "N", "repeat a still image to N frames, for models that look at videos; default 1");
+  with_processor_options(options).flag("json", "print one JSON document on standard output");
   return options;
 }
 

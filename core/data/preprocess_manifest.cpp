@@ -148,7 +148,7 @@ Json description(const ImageProcessor& processor) {
 
 std::optional<ImageProcessor> image_processor(const plan::Model& model) {
   const auto* folder = std::get_if<std::string>(&model.vision);
-  return folder ? find_image_processor(*folder) : std::nullopt;
+  return folder ? find_image_processor(*folder, model) : std::nullopt;
 }
 
 FramePreparation frame_preparation(const plan::Model& model) {

@@ -8,6 +8,7 @@
 #include "recipe/curve.h"
 #include "recipe/objective_term.h"
 #include "recipe/portion.h"
+#include "recipe/processor_overrides.h"
 
 #include <cstdint>
 #include <map>
@@ -83,7 +84,7 @@ struct Lora {
   bool dora = false;
 };
 
-struct Model {
+struct Model : ProcessorOverrides {
   std::optional<std::string> directory; // a model directory that vision, decoder, connector and weights come from
   Vision vision;
   Decoder decoder;

@@ -148,13 +148,21 @@ class Summary {
                           fmt::format("alpha {:g}", lora.alpha.value_or(2 * static_cast<double>(lora.rank))),
                           "on " + join(lora.targets, ", ")});
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
-    if (!plan_.model.connector->reads_bytes())
-      line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
+    if (!plan_.model.connector->reads_bytes()) line("images", image_sizes());
     for (const auto& [name, patterns] : plan_.model.groups)
       line("group", {fmt::format("{}: {}", name, join(patterns, ", "))});
     kernels();
     for (const char* section : {"speed", "loader", "checkpoint", "guard", "quantization"})
       line(section, values_.below(section));
+  }
+
+  // The edge of square frames means nothing to processors that have limits.
+  std::vector<std::string> image_sizes() const {
+    std::vector<std::string> parts;
+    for (const ProcessorLimit& limit : processor_limits)
+      if (const auto& value = plan_.model.*limit.value) parts.push_back(fmt::format("{} {}", limit.key, *value));
+    if (parts.empty()) parts.push_back(fmt::format("{0} x {0} pixels", plan_.model.image_size));
+    return parts;
   }
 
   std::set<std::string> nested_names() const {

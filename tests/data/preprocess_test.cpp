@@ -263,6 +263,15 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
     return made_from(input);
   };
   EXPECT_NE(grids({{1, 2}}), grids({{2, 1}}));
+  const auto limits = [&](int64_t max_pixels, int64_t video_max_pixels) {
+    input.processor = ImageProcessor{.tile = 32, .splits_into_tiles = true, .tile_form = TileForm::qwen2_vl};
+    input.processor->max_pixels = max_pixels;
+    input.processor->video.emplace().max_pixels = video_max_pixels;
+    return made_from(input);
+  };
+  EXPECT_EQ(limits(4096, 8192), limits(4096, 8192));
+  EXPECT_NE(limits(4096, 8192), limits(2048, 8192));
+  EXPECT_NE(limits(4096, 8192), limits(4096, 4096));
   input.processor.reset();
   EXPECT_EQ(reason([](auto& other) { other.mix.sources[0].fields.clear(); }),
             "of source 0, fields was {\"user\":\"question\"} and is {}");

@@ -5,9 +5,10 @@ import io
 import json
 import sys
 import tarfile
+from unittest import mock
 
 import picture_questions
-from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, loaded, losses, metrics, run, torch, write_clip
+from picture_questions import Pictures, answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, metrics, run, torch, write_clip
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -71,7 +72,7 @@ class CellPictures(Pictures):
 
     def summed_loss(self, model, number):
         """Of an answer, its number of labels, and that of the text's tokens."""
-        return self.loss_of_answer(model, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
+        return self.loss_of_answer(model, inputs_of(self.processor, "Which number?", [f"question-{number}.png"]), number)
 
     def loss_of_answer(self, model, inputs, number):
         answer = self.processor.tokenizer(f"{self.begin}It is {number}.{self.end}", return_tensors="pt")["input_ids"]
@@ -169,6 +170,7 @@ class CellTraining(CellPictures, picture_questions.Training):
 
 class ImageGeneration(CellPictures):
     """Of a model that reads images and no videos; processor_name is what messages call its image processor."""
+    has_limits = True  # of the pixels of an image, which a user may set
 
     def test_transformers_generates_the_same_tokens(self):
         self.check_every_picture()
@@ -177,6 +179,20 @@ class ImageGeneration(CellPictures):
         write_clip()
         said = run(engine, "generate", "model", "--video", "clip.gif", "--prompt", "What happens?", code=4)
         self.assertIn(f"videos are not supported with the image processor of {self.processor_name}\n", said)
+
+
+    def test_limits_of_images_are_those_of_transformers_or_refused(self):
+        asked, limits = ["--image", "3.png", "--prompt", "Which number?"], {"min_pixels": 6 * 64, "max_pixels": 12 * 64}
+        if not self.has_limits:
+            refusal = f"max_pixels cannot be set: the image processor of {self.processor_name} has no such limit"
+            self.assertIn(refusal, run(engine, "generate", "model", *asked, "--max-pixels", 12 * 64, code=4))
+            self.assertIn(refusal, run(engine, "train", "recipe.lua", "--set", "model.max_pixels=768", "--run-dir", "refused", code=4))
+            return
+        with mock.patch.object(self.processor.image_processor, "size", {"shortest_edge": limits["min_pixels"], "longest_edge": limits["max_pixels"]}):
+            inputs = inputs_of(self.processor, "Which number?", ["3.png"])
+        ours = answer("model", *asked, "--min-pixels", limits["min_pixels"], "--max-pixels", limits["max_pixels"])
+        self.expect_same(ours, loaded("hf"), inputs)
+        self.assertLess(ours["frames"], answer("model", *asked)["frames"])
 
 
 class ImageTraining(CellTraining):
@@ -214,7 +230,7 @@ class RewardTraining:
                 for answer, advantage in zip(prompt["answers"], (rewards - rewards.mean()) / scale, strict=True):
                     self.assertAlmostEqual(answer["advantage"], advantage.item(), delta=1e-4)
                     self.assertEqual(answer["reward"], len(answer["text"].encode()) % 4)
-                    of_both = [self.label_losses(each, picture_questions.inputs_of(self.processor, "Which number?", [f"question-{int(prompt['key'])}.png"]),
+                    of_both = [self.label_losses(each, inputs_of(self.processor, "Which number?", [f"question-{int(prompt['key'])}.png"]),
                                                  torch.tensor([answer["ids"]])) for each in (model, reference)]
                     difference = of_both[0] - of_both[1].detach()
                     of_tokens = advantage * of_both[0] + kl * (difference.exp() - difference - 1)

@@ -37,6 +37,7 @@ class Gemma4(CellPictures):
 
 class Generation(Gemma4, ImageGeneration, unittest.TestCase):
     processor_name = "Gemma 4"
+    has_limits = False
 
 
 class Training(Gemma4, ImageTraining, unittest.TestCase):

@@ -27,6 +27,7 @@ class Lfm2Vl(CellPictures):
 
 class Generation(Lfm2Vl, ImageGeneration, unittest.TestCase):
     processor_name = "LFM2-VL"
+    has_limits = False
 
     def test_large_images_are_cut_into_tiles(self):
         tiles = [len(inputs_of(self.processor, "?", [f"{number}.png"])["spatial_shapes"]) for number in range(len(SIZES))]

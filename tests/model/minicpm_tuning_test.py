@@ -34,6 +34,7 @@ class MiniCpm(CellPictures):
 
 class Generation(MiniCpm, ImageGeneration, unittest.TestCase):
     processor_name = "MiniCPM-V"
+    has_limits = False
 
     def test_large_images_are_cut_into_parts(self):
         parts = [len(inputs_of(self.processor, "?", [f"{number}.png"])["target_sizes"]) for number in range(len(SIZES))]

@@ -30,6 +30,7 @@ class Mistral3(CellPictures):
 
 class Generation(Mistral3, ImageGeneration, unittest.TestCase):
     processor_name = "LightOnOCR" if FAMILY == "lighton_ocr" else "Pixtral"
+    has_limits = False
 
     def test_cells_of_another_size_than_the_encoders_are_refused(self):
         config = folder / "model" / "vision" / "processor_config.json"

@@ -29,9 +29,9 @@ class VideoProcessor:
         return BatchFeature({"pixel_values_videos": torch.cat(values), "video_grid_thw": torch.tensor(grids), "video_metadata": metadata})
 
 
-def processor_of(folder, words, template, family="qwen2_vl"):
+def processor_of(folder, words, template, family="qwen2_vl", **limits):
     base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor,
             "lfm3_vl": Lfm3VlProcessor}[family]
     kind = type("Processor", (base,), {"check_argument_for_proper_class": lambda *_: None})
-    images = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    images = Qwen2VLImageProcessorPil.from_pretrained(folder, **limits)
     return kind(images, words, VideoProcessor(images), chat_template=template)

@@ -15,7 +15,7 @@ HAS_DELTA_RULE, HAS_CONVOLUTION = FAMILY == "qwen3_5", FAMILY == "lfm3_vl"  # in
 LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl")
 
 import peft
-from picture_questions import answer, draw_picture, engine, folder, inputs_of, loaded, losses, make, run, torch, weights
+from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights
 from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, RewardTraining, VideoTraining, write_questions, write_videos
 from qwen2_vl_processor import processor_of
 from transformers.models.qwen3_5 import modeling_qwen3_5
@@ -100,6 +100,59 @@ class Training(QwenVl, VideoTraining, RewardTraining, CellTraining, unittest.Tes
         run(engine, "train", "lines.lua", "--run-dir", "lines")
         self.assertEqual(losses("lines"), losses("tars"))
         self.assertEqual(weights("lines"), weights("tars"))
+
+    def limited(self, name, **limits):
+        """With transformers' own processor of a folder, with limits of its own."""
+        return mock.patch.object(QwenVl, "processor", processor_of(folder / name, self.processor.tokenizer, self.processor.chat_template, FAMILY, **limits))
+
+    def test_limits_of_images_are_those_of_transformers(self):
+        """In training, in a checkpoint, in an exported folder and as options, and where samples are preprocessed."""
+        limits = {"min_pixels": 4 * 64, "max_pixels": 6 * 64}  # all pictures but one have less or more
+        text = (folder / "all.lua").read_text()
+        written = "".join(f", {key} = {value}" for key, value in limits.items())
+        (folder / "limited.lua").write_text(text.replace('directory = "model"', 'directory = "model"' + written))
+        with self.limited("hf", **limits):
+            self.expect_steps_of_transformers("limited", self.mean_loss, 0.9)
+            self.expect_equal_bits("limited.lua", "limited_whole", max_steps=2)
+            run(engine, "export", "limited", "--huggingface", "--out", "limited.hf")
+            self.expect_trained("limited", "limited.hf", 0, 1, 3)
+            self.expect_same(answer("model", "--image", "3.png", "--prompt", "Which number?", "--min-pixels", 4 * 64, "--max-pixels", 6 * 64),
+                             loaded("hf"), inputs_of(self.processor, "Which number?", ["3.png"]))
+        with self.limited("limited.hf"):
+            self.expect_trained("limited", "limited.hf", 0, 1, 3)
+        with self.limited("hf", min_pixels=64, max_pixels=2 * 64):
+            self.expect_same(answer("limited", "--image", "3.png", "--prompt", "Which number?", "--min-pixels", 64, "--max-pixels", 2 * 64),
+                             loaded("limited.hf"), inputs_of(self.processor, "Which number?", ["3.png"]))
+        run(engine, "train", "all.lua", "--set", "stages.sft.data.preprocessed=limited_whole_prepared/sft", "--run-dir", "unlimited", "--max-steps", 1)
+        said = (folder / "unlimited" / "log.txt").read_text()
+        self.assertIn("image processor was", said)
+        run(engine, "recipe", "new", "narrow.lua", "--model", "model", "--data", "questions.tar", "--max-pixels", 6 * 64)
+        self.assertIn("max_pixels = 384", (folder / "narrow.lua").read_text())
+        run(engine, "train", "lora.lua", "--set", "model.max_pixels=384", "--set", 'stages.sft.freeze=["decoder","connector"]',
+            "--set", 'model.adapters=[{"parts":["vision"],"rank":2,"targets":"all"}]', "--run-dir", "limited_adapters")
+        run(engine, "lora", "merge", "limited_adapters", "--out", "limited_merged")
+        for name in ("limited_adapters", "limited_merged"):
+            self.assertLess(answer(name, "--image", "3.png", "--prompt", "?")["frames"], 7, name)
+
+    def test_limits_of_videos_leave_images_alone(self):
+        def frames(model, *words):
+            return answer(model, *words, "--prompt", "Which number?")["frames"]
+
+        video, image, of_a_frame = ("--video", "0.gif"), ("--image", "3.png"), 4 * 64  # which has 3 x 2 cells of 64 pixels
+        pixels = of_a_frame * (5 if LIMITS_WHOLE_VIDEOS else 1)
+        with self.limited("hf", max_pixels=of_a_frame):
+            inputs = self.inputs_of_video(0)
+            expected = inputs["video_grid_thw"].prod().item() // 4
+            ours = answer("model", *video, "--prompt", "Which number?", "--video-max-pixels", pixels)
+            self.assertEqual(ours["frames"], expected)
+            self.assertEqual(ours["ids"], generated(loaded("hf"), inputs, min_new_tokens=8, eos_token_id=[]))
+        self.assertGreater(frames("model", *video), expected)
+        run(engine, "train", "videos.lua", "--set", f"model.video_max_pixels={pixels}", "--run-dir", "limited_videos")
+        self.assertEqual((frames("limited_videos", *video), frames("limited_videos", *image)), (expected, frames("model", *image)))
+        run(engine, "train", "all.lua", "--set", f"model.max_pixels={of_a_frame}", "--max-steps", 1, "--run-dir", "limited_images")
+        with self.limited("hf", max_pixels=of_a_frame):
+            self.assertEqual(frames("limited_images", *image), self.frames_in(inputs_of(self.processor, "Which number?", ["3.png"])))
+        self.assertEqual(frames("limited_images", *video), frames("model", *video))
 
     def test_a_killed_run_resumes_to_equal_bits(self):
         for data in ("recipe", "videos"):

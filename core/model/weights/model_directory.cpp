@@ -81,6 +81,12 @@ std::vector<HuggingFaceFolder::Carried> HuggingFaceFolder::carry(const fs::path&
   return out;
 }
 
+void HuggingFaceFolder::change(const std::string& name, std::string text) {
+  auto file = std::ranges::find_if(carried, [&](const auto& each) { return each.name == name; });
+  if (file == carried.end()) file = carried.insert(file, {name, nullptr});
+  file->changed = std::move(text);
+}
+
 const ModelPart& ModelDescription::sole_part(Role role) const {
   std::vector<std::string> names;
   const ModelPart* found = nullptr;
@@ -257,6 +263,8 @@ std::pair<ModelPart, Safetensors> open_part(const fs::path& path, const ModelFil
     part.adapter =
         read_adapter(location, encoder ? layout_of(*encoder) : layout_of(std::get<DecoderConfig>(part.config)));
     part.adapter->base = {listed.base->folder, listed.base->checksum};
+    // The image processor may have other limits than that of the base.
+    part.folder.carried = HuggingFaceFolder::carry(location);
   }
   Safetensors weights = *part.folder.weights;
   return {std::move(part), std::move(weights)};

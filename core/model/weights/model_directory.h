@@ -31,7 +31,9 @@ namespace fvlm {
 struct HuggingFaceFolder {
   struct Carried {
     std::string name;
-    std::shared_ptr<const MappedFile> content;
+    std::shared_ptr<const MappedFile> file;
+    std::optional<std::string> changed = {}; // in place of the file's content
+    std::string_view text() const { return changed ? std::string_view(*changed) : file->text(); }
   };
   std::filesystem::path path;
   nlohmann::json config;
@@ -43,6 +45,8 @@ struct HuggingFaceFolder {
   static constexpr const char* whole_model_file = "whole_model.json";
 
   static HuggingFaceFolder open(const std::filesystem::path& path);
+  // Copies have this text in a file of that name.
+  void change(const std::string& name, std::string text);
   // The same with plain weights in place of those that are quantized in another form than ours: see quantized_folder.h.
   static HuggingFaceFolder open_plain(const std::filesystem::path& path);
   // Writes into config.json how these weights are stored, as transformers does.

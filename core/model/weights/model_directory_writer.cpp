@@ -140,7 +140,7 @@ void ModelDirectoryWriter::write_beside(const ModelPart& part, const nlohmann::j
   write_file_atomic(folder / "config.json", config.dump(2) + "\n");
   if (!part.folder.whole_model.is_null())
     write_file_atomic(folder / HuggingFaceFolder::whole_model_file, part.folder.whole_model.dump(1) + "\n");
-  for (const auto& file : part.folder.carried) write_file_atomic(folder / file.name, file.content->text());
+  for (const auto& file : part.folder.carried) write_file_atomic(folder / file.name, file.text());
 }
 
 // A tensor that is no parameter: what the part's own folder has, or else what a fresh part would have.

@@ -234,8 +234,11 @@ TransferReport export_whole_model(const fs::path& model, const fs::path& out, st
   HuggingFaceFolder::set_dtype(form.config, tensors);
   HuggingFaceFolder::set_quantization(form.config, form.quantized);
   write_file_atomic(into / "config.json", form.config.dump(2) + "\n");
+  // A processor_config.json goes along with encoder and decoder, and says in that of the encoder how images are
+  // prepared.
   for (const ModelPart& part : directory.description().parts)
-    for (const auto& file : part.folder.carried) write_file_atomic(into / file.name, file.content->text());
+    for (const auto& file : part.folder.carried)
+      if (part.role() == Role::encoder || !exists(into / file.name)) write_file_atomic(into / file.name, file.text());
   folder.commit();
   return report;
 }

@@ -226,7 +226,7 @@ WholeModel WholeModel::open(const fs::path& path) {
     part.folder.path = path;
     part.folder.weights = binding.view_of(part);
     for (const auto& file : source.carried)
-      if (belongs_to(part.role(), file.name, file.content->text())) part.folder.carried.push_back(file);
+      if (belongs_to(part.role(), file.name, file.text())) part.folder.carried.push_back(file);
     if (part.role() == Role::decoder)
       part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
   }

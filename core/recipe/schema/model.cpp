@@ -211,6 +211,51 @@ void check_adapters(Reader& reader, const Model& model) {
     }
 }
 
+Ref<std::optional<int64_t>> pixels() {
+  return optional(integer(between(1, ProcessorOverrides::largest)));
+}
+
+// What the folder of an encoder says is compared where it is read.
+void check_limits(Reader& reader, const Model& model) {
+  const auto& [min, max, video_min, video_max] = processor_limits;
+  for (const auto& [least, most] : {std::pair(min, max), std::pair(video_min, video_max)})
+    if (model.*least.value && model.*most.value && *(model.*least.value) > *(model.*most.value))
+      reader.report_at(std::string(".") + least.key,
+                       fmt::format("{} is more than {} = {}", *(model.*least.value), most.key, *(model.*most.value)));
+  if (model.directory || std::holds_alternative<std::string>(model.vision)) return;
+  for (const ProcessorLimit& limit : processor_limits)
+    if (model.*limit.value)
+      reader.report_at(std::string(".") + limit.key, "a new encoder has no image processor with such a limit",
+                       "image_size is the edge of the frames that it reads");
+}
+
+void check_model(Reader& reader, const Model& model) {
+  constexpr size_t max_groups = 100; // each stage has a learning rate per group
+  if (model.groups.size() > max_groups)
+    reader.report_at(".groups",
+                     fmt::format("{} parameter groups exceed the limit of {}", model.groups.size(), max_groups));
+  std::vector<std::string> reserved = {"connector", "vision", "default"};
+  for (size_t i = 0; i < model.decoder_count(); ++i) reserved.push_back(decoder_name(i));
+  for (const std::string& own : reserved)
+    if (model.groups.contains(own))
+      reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
+  check_adapters(reader, model);
+  check_limits(reader, model);
+  if (model.decoders && !model.connector->goes_with_several_decoders())
+    reader.report_at(".decoders",
+                     fmt::format("what fvlm.{} makes of a frame is for one decoder", model.connector->name()),
+                     "several decoders need the connector fvlm.byte_latents, or remove `decoders`");
+  if (std::holds_alternative<Bytes>(model.vision) != model.connector->reads_bytes() &&
+      !std::holds_alternative<std::string>(model.vision))
+    reader.report_at(".connector", fmt::format("fvlm.{} does not go with this encoder", model.connector->name()),
+                     "fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder "
+                     "of images");
+  const FreshVision* fresh = model.fresh_vision();
+  if (fresh && model.image_size % fresh->patch_size)
+    reader.report_at(".image_size", fmt::format("{} pixels are not a multiple of the patch size {}", model.image_size,
+                                                fresh->patch_size));
+}
+
 } // namespace
 
 Ref<Model> model_schema() {
@@ -244,6 +289,24 @@ Ref<Model> model_schema() {
               "in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its "
               "encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM.")
           .unit("pixels")
+          .field(
+              "min_pixels", &Model::min_pixels, pixels(),
+              "Fewest pixels of an image, as in transformers and in place of the encoder's preprocessor_config.json; "
+              "for image processors that make cells of images of any size: Qwen2-VL to Qwen3.5, LFM3-VL, GLM, "
+              "PaddleOCR-VL, HunyuanOCR and VideoLLaMA 3. Checkpoints and exports keep it. Default: the folder's.")
+          .unit("pixels")
+          .example("50176")
+          .field("max_pixels", &Model::max_pixels, pixels(),
+                 "Most pixels of an image, for the same image processors. Default: the folder's.")
+          .unit("pixels")
+          .example("501760")
+          .field("video_min_pixels", &Model::video_min_pixels, pixels(),
+                 "Fewest pixels of a video, as its processor counts them: of each frame (Qwen2-VL, Qwen2.5-VL), or of "
+                 "all frames together (Qwen3-VL, Qwen3.5, LFM3-VL, GLM). Default: the folder's.")
+          .unit("pixels")
+          .field("video_max_pixels", &Model::video_max_pixels, pixels(),
+                 "Most pixels of a video, counted in the same way. Default: the folder's.")
+          .unit("pixels")
           .field("adapters", &Model::adapters, optional(list(lora(), {.min = 1, .allow_single = true})),
                  "Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.")
           .example("fvlm.lora { rank = 16, targets = { \"q\", \"k\", \"v\", \"o\" } }")
@@ -252,32 +315,7 @@ Ref<Model> model_schema() {
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
                  "model directory. Matched parameters leave those three groups; no parameter may match two groups.")
           .example("{ embeddings = \"decoder.model.embed_tokens.*\" }")
-          .check([](Reader& reader, const Model& model) {
-            constexpr size_t max_groups = 100; // each stage has a learning rate per group
-            if (model.groups.size() > max_groups)
-              reader.report_at(".groups", fmt::format("{} parameter groups exceed the limit of {}", model.groups.size(),
-                                                      max_groups));
-            std::vector<std::string> reserved = {"connector", "vision", "default"};
-            for (size_t i = 0; i < model.decoder_count(); ++i) reserved.push_back(decoder_name(i));
-            for (const std::string& own : reserved)
-              if (model.groups.contains(own))
-                reader.report_at(".groups" + key_part(own), fmt::format("the name '{}' is reserved", own));
-            check_adapters(reader, model);
-            if (model.decoders && !model.connector->goes_with_several_decoders())
-              reader.report_at(".decoders",
-                               fmt::format("what fvlm.{} makes of a frame is for one decoder", model.connector->name()),
-                               "several decoders need the connector fvlm.byte_latents, or remove `decoders`");
-            if (std::holds_alternative<Bytes>(model.vision) != model.connector->reads_bytes() &&
-                !std::holds_alternative<std::string>(model.vision))
-              reader.report_at(
-                  ".connector", fmt::format("fvlm.{} does not go with this encoder", model.connector->name()),
-                  "fvlm.byte_latents goes with the encoder fvlm.bytes, and other connectors with an encoder "
-                  "of images");
-            const FreshVision* fresh = model.fresh_vision();
-            if (fresh && model.image_size % fresh->patch_size)
-              reader.report_at(".image_size", fmt::format("{} pixels are not a multiple of the patch size {}",
-                                                          model.image_size, fresh->patch_size));
-          })
+          .check(check_model)
           .done();
   return type;
 }

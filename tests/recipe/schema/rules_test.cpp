@@ -254,6 +254,26 @@ TEST(Rules, BestCheckpointUsesAnExistingSet) {
       ElementsAre("r.lua:4: checkpoint.best_by: no stage has an evaluation set 'hold_out'\n  did you mean 'heldout'?"));
 }
 
+TEST(Rules, LimitsOfImagesGoWithEachOtherAndWithTheEncoder) {
+  auto limits = [](Value vision, std::vector<Key> keys) {
+    keys.push_back(key("vision", 4, std::move(vision)));
+    keys.push_back(key("decoder", 5, "weights/d"));
+    return of_stage({}, {key("model", 3, table(3, "model", std::move(keys)))});
+  };
+  const Value folder = value(4, "weights/v"),
+              fresh = table(4, "clip", {key("width", 4, 64), key("layers", 4, 2), key("heads", 4, 4)});
+  EXPECT_THAT(limits(folder, {key("min_pixels", 6, 784), key("max_pixels", 7, 784)}), IsEmpty());
+  EXPECT_THAT(limits(folder, {key("min_pixels", 6, 785), key("max_pixels", 7, 784)}),
+              ElementsAre("r.lua:6: model.min_pixels: 785 is more than max_pixels = 784"));
+  EXPECT_THAT(limits(folder, {key("video_min_pixels", 6, 785), key("video_max_pixels", 7, 784)}),
+              ElementsAre("r.lua:6: model.video_min_pixels: 785 is more than video_max_pixels = 784"));
+  EXPECT_THAT(limits(folder, {key("max_pixels", 6, 0)}),
+              ElementsAre("r.lua:6: model.max_pixels: expected an integer from 1 to 67108864, got the number 0"));
+  EXPECT_THAT(limits(fresh, {key("max_pixels", 6, 784)}),
+              ElementsAre("r.lua:6: model.max_pixels: a new encoder has no image processor with such a limit\n"
+                          "  image_size is the edge of the frames that it reads"));
+}
+
 TEST(Rules, FreshTowersHaveSizesThatFit) {
   auto model = [](int heads, int image, int positions) {
     auto vision =
