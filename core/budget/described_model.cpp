@@ -121,9 +121,10 @@ void add_adapters(const plan::Model& model, ModelDescription& description) {
       if (part == description.parts.end() || !part->folder.weights)
         throw at_path(where + ".parts", fmt::format("the model has no part '{}' with weights of a folder", name));
       const WeightLayout layout = description.layout(*part);
-      PartAdapter adapter{.rank = lora.rank, .dropout = lora.dropout, .dora = lora.dora};
-      adapter.alpha = lora.alpha.value_or(2 * static_cast<double>(lora.rank));
-      adapter.modules = adapted_modules(layout, lora.targets, where + ".targets");
+      PartAdapter adapter{.dropout = lora.dropout, .dora = lora.dora};
+      const double alpha = lora.alpha.value_or(2 * static_cast<double>(lora.rank));
+      for (const std::string& module : adapted_modules(layout, lora.targets, where + ".targets"))
+        adapter.modules.push_back({module, lora.rank, alpha});
       if (lora.modules_to_save)
         adapter.saved = saved_tensors(layout, *lora.modules_to_save, where + ".modules_to_save");
       adapter.base.folder = fs::weakly_canonical(part->folder.path).string();

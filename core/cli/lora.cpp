@@ -1,5 +1,6 @@
 // fvlm-engine lora: adapters in and out of model directories, and added to their base.
 #include "base/interrupt.h"
+#include "base/text.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
@@ -43,36 +44,47 @@ int lora_merge(Arguments arguments) {
 }
 
 int lora_export(Arguments arguments) {
-  Options options("lora export MODEL --out DIR [--part NAME]",
-                  "Write the adapter of a checkpoint as a folder that the library PEFT loads: adapter_config.json and\n"
-                  "adapter_model.safetensors.",
-                  "lora export runs/assistant --out adapters/assistant");
+  Options options(
+      "lora export MODEL --out DIR [--part NAME] [--base NAME]",
+      "Write the adapters of a checkpoint as a folder that the library PEFT loads: adapter_config.json and\n"
+      "adapter_model.safetensors. Of a model that was imported from one Hugging Face folder they are for\n"
+      "that whole model, with what else was trained as modules_to_save.",
+      "lora export runs/assistant --base Qwen/Qwen2.5-VL-3B-Instruct --out adapters/assistant");
   options.positional("MODEL", "a checkpoint with adapters, or a run folder (its newest checkpoint)")
       .required_value("out", "DIR", "the new folder; must not exist yet")
-      .value("part", "NAME", "the part whose adapter it is, where several have one: vision, decoder, decoder2");
+      .value("part", "NAME", "only the adapter of this part, for the part by itself: vision, decoder, decoder2")
+      .value("base", "NAME", "what adapter_config.json calls the base model; default: the folder of the weights below");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const InterruptibleWrites interruptible;
-  export_adapter(resolve_model(*parsed->value("MODEL")), parsed->value("part"), *parsed->value("out"));
+  export_adapter({.model = resolve_model(*parsed->value("MODEL")),
+                  .out = *parsed->value("out"),
+                  .part = parsed->value("part"),
+                  .base = parsed->value("base")});
   fmt::print("{}\n", *parsed->value("out"));
   return 0;
 }
 
 int lora_import(Arguments arguments) {
   Options options("lora import ADAPTER --base MODEL --out DIR [--part NAME]",
-                  "Make a model directory of a PEFT adapter and the model that it is for. The weights of the adapted\n"
-                  "part stay where they are; every verb that runs a model reads the result, and training starts from\n"
+                  "Make a model directory of a PEFT adapter and the model that it is for. The weights of adapted\n"
+                  "parts stay where they are; every verb that runs a model reads the result, and training starts from\n"
                   "it with a recipe that has the same adapters.",
                   "lora import adapters/assistant --base models/fvlm-135m --out models/assistant");
   options.positional("ADAPTER", "a folder with adapter_config.json and adapter_model.safetensors")
       .required_value("base", "MODEL", "a model directory without adapters")
       .required_value("out", "DIR", "the new model directory; must not exist yet")
-      .value("part", "NAME", "the part that it is for: vision, decoder (default), decoder2");
+      .value("part", "NAME", "the part that it is for by itself; default: the whole model, or its decoder");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const InterruptibleWrites interruptible;
-  import_adapter(*parsed->value("ADAPTER"), resolve_model(*parsed->value("base")),
-                 parsed->value("part").value_or("decoder"), *parsed->value("out"));
+  const auto idle = import_adapter({.peft = *parsed->value("ADAPTER"),
+                                    .base = resolve_model(*parsed->value("base")),
+                                    .out = *parsed->value("out"),
+                                    .part = parsed->value("part")});
+  if (!idle.empty())
+    fmt::print(stderr, "left out adapters that add nothing (B is zero), of modules that cannot have any here: {}\n",
+               join(idle, ", "));
   fmt::print("{}\n", *parsed->value("out"));
   return 0;
 }

@@ -34,8 +34,8 @@ int64_t joined_rank(const Adapters& adapters, const std::string& name) {
   if (found == adapters.end() || !name.ends_with(suffix)) return 0;
   const PartAdapter& adapter = found->second;
   const std::string module = name.substr(dot + 1, name.size() - dot - 1 - suffix.size());
-  const bool has = std::ranges::find(adapter.modules, module) != adapter.modules.end();
-  return has && !adapter.dora && adapter.dropout == 0 ? adapter.rank : 0;
+  const AdaptedModule* adapted = adapter.find(module);
+  return adapted && !adapter.dora && adapter.dropout == 0 ? adapted->rank : 0;
 }
 
 bool has_dropout(const Adapters& adapters) {
@@ -47,13 +47,13 @@ void attach_adapters(Parameters& parameters, const Adapters& adapters, const at:
   for (ops::Parameter& parameter : parameters.all()) parameter.in_base = is_in_base(adapters, parameter.name);
   int64_t id = 0;
   for (const auto& [part, adapter] : adapters)
-    for (const std::string& module : adapter.modules) {
-      const std::string name = part + "." + module;
+    for (const AdaptedModule& module : adapter.modules) {
+      const std::string name = part + "." + module.name;
       auto made = std::make_shared<ops::Adapter>();
       made->a = &parameters.at(lora_a_of(name));
       made->b = &parameters.at(lora_b_of(name));
       if (adapter.dora) made->magnitude = &parameters.at(magnitude_of(name));
-      made->scale = adapter.scale();
+      made->scale = module.scale();
       made->dropout = adapter.dropout;
       made->dropout_seed = dropout_seed;
       made->id = ++id;
@@ -75,12 +75,12 @@ at::Tensor dequantized(const ops::Parameter& parameter) {
 void initialize_magnitudes(Parameters& parameters, const Adapters& adapters) {
   for (const auto& [part, adapter] : adapters) {
     if (!adapter.dora) continue;
-    for (const std::string& module : adapter.modules) {
-      const ops::Parameter& weight = parameters.at(part + "." + module + ".weight");
+    for (const AdaptedModule& module : adapter.modules) {
+      const std::string name = part + "." + module.name;
+      const ops::Parameter& weight = parameters.at(name + ".weight");
       const at::Tensor values = dequantized(weight);
       const auto type = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-      parameters.at(magnitude_of(part + "." + module))
-          .value.copy_(at::linalg_vector_norm(values, 2, at::IntArrayRef{1}, false, type));
+      parameters.at(magnitude_of(name)).value.copy_(at::linalg_vector_norm(values, 2, at::IntArrayRef{1}, false, type));
     }
   }
 }

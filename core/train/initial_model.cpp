@@ -7,6 +7,8 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
 
@@ -93,6 +95,12 @@ class FolderWeights {
   std::map<std::string, Given> given_;
 };
 
+// An alpha may be a number that was rounded for a recipe.
+bool same_module(const AdaptedModule& a, const AdaptedModule& b) {
+  constexpr double rounding = 1e-5;
+  return a.name == b.name && a.rank == b.rank && std::abs(a.alpha - b.alpha) <= rounding * a.alpha;
+}
+
 void require_same_base(const ModelDirectory& directory, const ModelPart& part, const ModelPart& other) {
   const PartAdapter& ours = *part.adapter;
   const std::string of_directory = other.adapter ? other.adapter->base.folder : other.folder.path.string();
@@ -111,12 +119,9 @@ void require_same_base(const ModelDirectory& directory, const ModelPart& part, c
                             : "name that base in the recipe's model, or start from a checkpoint with this one");
   if (!other.adapter) return;
   const PartAdapter& found = *other.adapter;
-  if (found.rank != ours.rank || found.alpha != ours.alpha || found.dora != ours.dora || found.modules != ours.modules)
-    throw Error(ErrorKind::data,
-                "the adapters of the part {} are of rank {}, alpha {:g} on {} linears{}, and the recipe's of rank {}, "
-                "alpha {:g} on {}{}",
-                part.name, found.rank, found.alpha, found.modules.size(), found.dora ? " (DoRA)" : "", ours.rank,
-                ours.alpha, ours.modules.size(), ours.dora ? " (DoRA)" : "")
+  if (found.dora != ours.dora || !std::ranges::equal(found.modules, ours.modules, same_module))
+    throw Error(ErrorKind::data, "the adapters of the part {} have {}, and the recipe's {}", part.name, found.summary(),
+                ours.summary())
         .at(directory.path().string())
         .advise("make the recipe's fvlm.lora equal, or merge those adapters and start from the result");
 }

@@ -108,7 +108,9 @@ class Training(InternVL, picture_questions.Training, unittest.TestCase):
         options = ["--set", "model.adapters=[{\"parts\":[\"vision\"],\"rank\":2,\"targets\":[\"q\",\"v\",\"o\"]}]", "--run-dir", "seen"]
         run(engine, "train", "lora.lua", *options, "--max-steps", 3)
         run(engine, "train", "lora.lua", *options)
-        run(engine, "lora", "export", "seen", "--out", "seen.peft")
+        said = run(engine, "lora", "export", "seen", "--out", "seen.peft", code=4)
+        self.assertIn("was trained beside the adapters, and PEFT cannot save it with them", said)
+        run(engine, "lora", "export", "seen", "--part", "vision", "--out", "seen.peft")
         names = load_file(folder / "seen.peft" / "adapter_model.safetensors")
         self.assertEqual({name.split(".lora_")[0] for name in names},
                          {f"base_model.model.encoder.layer.{layer}.attention.{module}" for layer in (0, 1)

@@ -177,12 +177,21 @@ class Training(QwenVl, VideoTraining, RewardTraining, CellTraining, unittest.Tes
 
     def test_peft_loads_adapters_of_the_decoder(self):
         ours = self.adapt("adapters", "--set", "stages.sft.freeze=[\"vision\",\"connector\"]")
-        run(engine, "lora", "export", "adapters", "--out", "peft")
+        run(engine, "lora", "export", "adapters", "--part", "decoder", "--out", "peft")
         model = loaded("hf")
         decoder = torch.nn.ModuleDict({"model": model.model.language_model})
         decoder.config, decoder.base_model_prefix = model.config.text_config, "model"
         peft.PeftModel.from_pretrained(decoder, folder / "peft")
         self.expect_same(ours, model, inputs_of(self.processor, "Which number?", ["3.png"]))
+
+    def test_peft_loads_adapters_of_the_whole_model_and_a_trained_connector(self):
+        adapters = [{"parts": ["vision"], "rank": 2, "targets": "all"}, {"parts": ["decoder"], "rank": 4, "alpha": 6, "targets": "all"}]
+        ours = self.adapt("both", "--set", f"model.adapters={json.dumps(adapters)}")
+        run(engine, "lora", "export", "both", "--out", "both.peft")
+        model = loaded("hf")
+        wrapped = peft.PeftModel.from_pretrained(model, folder / "both.peft")
+        self.assertTrue(wrapped.peft_config["default"].modules_to_save, "the connector")
+        self.expect_same(ours, wrapped, inputs_of(self.processor, "Which number?", ["3.png"]))
 
     def test_adapters_of_the_encoder_train_and_merge(self):
         self.adapt("seen", "--set", "model.adapters=[{\"parts\":[\"vision\"],\"rank\":2,\"targets\":\"all\"}]",

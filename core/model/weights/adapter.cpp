@@ -1,16 +1,13 @@
 #include "model/weights/adapter.h"
 
-#include "base/config_reader.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "model/weights/packed_weight.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 
@@ -19,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view linear_suffix = ".weight", peft_prefix = "base_model.model.";
-constexpr uint64_t largest_adapter_config = uint64_t{1} << 20;
+constexpr std::string_view linear_suffix = ".weight";
 
 // What families call a linear.
 struct Word {
@@ -72,13 +68,6 @@ bool is_target(const std::string& module, const std::string& target) {
   return false;
 }
 
-std::vector<std::string> linears_of(const WeightLayout& layout) {
-  std::vector<std::string> modules;
-  for (const TensorSpec& spec : layout.tensors)
-    if (spec.parameter && is_packable(spec.name, spec.shape)) modules.push_back(module_of(spec.name));
-  return modules;
-}
-
 std::string module_end(const std::string& module) {
   return module.substr(module.rfind('.') + 1); // npos + 1 is 0
 }
@@ -103,6 +92,22 @@ const TensorSpec& layout_spec(const WeightLayout& layout, const std::string& nam
 }
 
 } // namespace
+
+const AdaptedModule* PartAdapter::find(std::string_view module) const {
+  const auto found = std::ranges::find(modules, module, &AdaptedModule::name);
+  return found == modules.end() ? nullptr : &*found;
+}
+
+std::string PartAdapter::summary() const {
+  const bool is_even = std::ranges::all_of(modules, [&](const AdaptedModule& each) {
+    return each.rank == modules.front().rank && each.alpha == modules.front().alpha;
+  });
+  const auto [least, most] = std::ranges::minmax(modules, {}, &AdaptedModule::rank);
+  const std::string sizes = is_even ? fmt::format("rank {}, alpha {:g}", least.rank, least.alpha)
+                                    : fmt::format("ranks from {} to {} and alphas by module", least.rank, most.rank);
+  return fmt::format("{} on {}{}", sizes, counted(static_cast<int64_t>(modules.size()), "linear"),
+                     dora ? " (DoRA)" : "");
+}
 
 bool PartAdapter::saves(std::string_view tensor) const {
   return std::find(saved.begin(), saved.end(), tensor) != saved.end();
@@ -129,15 +134,25 @@ std::string in_transformers(std::string module) {
   return module;
 }
 
+std::string in_folder(std::string module, const WeightLayout& part) {
+  for (const auto& [folder, model] : renamed_modules)
+    if (has_module(part, folder)) module = with_replaced(std::move(module), model, folder);
+  return module;
+}
+
 std::string peft_name(const std::string& tensor) {
-  return std::string(peft_prefix) + in_transformers(tensor);
+  return std::string(PeftFolder::prefix) + in_transformers(tensor);
 }
 
 std::string name_of_peft(const std::string& tensor, const WeightLayout& part) {
-  std::string name = tensor.substr(peft_prefix.size());
-  for (const auto& [folder, model] : renamed_modules)
-    if (has_module(part, folder)) name = with_replaced(std::move(name), model, folder);
-  return name;
+  return in_folder(tensor.substr(PeftFolder::prefix.size()), part);
+}
+
+std::vector<std::string> linears_of(const WeightLayout& layout) {
+  std::vector<std::string> modules;
+  for (const TensorSpec& spec : layout.tensors)
+    if (spec.parameter && is_packable(spec.name, spec.shape)) modules.push_back(module_of(spec.name));
+  return modules;
 }
 
 std::vector<std::string> adapted_modules(const WeightLayout& layout, const std::vector<std::string>& targets,
@@ -191,13 +206,13 @@ std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::ve
 
 WeightLayout adapter_layout(const PartAdapter& adapter, const WeightLayout& part) {
   WeightLayout layout;
-  for (const std::string& module : adapter.modules) {
+  for (const auto& [module, rank, alpha] : adapter.modules) {
     const TensorSpec& weight = layout_spec(part, module + ".weight");
     const auto& shape = weight.shape;
     const double bound = 1 / std::sqrt(static_cast<double>(shape[1])); // Kaiming's with a = sqrt(5), as in PEFT
     layout.tensors.push_back(
-        {.name = lora_a_of(module), .shape = {adapter.rank, shape[1]}, .fill = {Initializer::Kind::uniform, bound}});
-    layout.tensors.push_back({.name = lora_b_of(module), .shape = {shape[0], adapter.rank}, .pairs = weight.pairs});
+        {.name = lora_a_of(module), .shape = {rank, shape[1]}, .fill = {Initializer::Kind::uniform, bound}});
+    layout.tensors.push_back({.name = lora_b_of(module), .shape = {shape[0], rank}, .pairs = weight.pairs});
     if (adapter.dora)
       layout.tensors.push_back({.name = magnitude_of(module), .shape = {shape[0]}, .pairs = weight.pairs});
   }
@@ -206,15 +221,17 @@ WeightLayout adapter_layout(const PartAdapter& adapter, const WeightLayout& part
 }
 
 void append_adapter_blocks(std::vector<ParameterBlock>& blocks, const PartAdapter& adapter, const std::string& prefix) {
-  const std::set<std::string> modules(adapter.modules.begin(), adapter.modules.end());
+  std::map<std::string_view, int64_t> ranks;
+  for (const AdaptedModule& each : adapter.modules) ranks.emplace(each.name, each.rank);
   for (size_t i = 0, count = blocks.size(); i < count; ++i) {
     ParameterBlock of_a, of_b, magnitudes;
     for (const ParameterSpec& spec : blocks[i]) {
       if (!spec.name.starts_with(prefix) || !spec.name.ends_with(linear_suffix)) continue;
       const std::string module = module_of(spec.name);
-      if (!modules.contains(module.substr(prefix.size()))) continue;
-      of_a.push_back({lora_a_of(module), {adapter.rank, spec.shape[1]}});
-      of_b.push_back({.name = lora_b_of(module), .shape = {spec.shape[0], adapter.rank}, .pairs = spec.pairs});
+      const auto rank = ranks.find(std::string_view(module).substr(prefix.size()));
+      if (rank == ranks.end()) continue;
+      of_a.push_back({lora_a_of(module), {rank->second, spec.shape[1]}});
+      of_b.push_back({.name = lora_b_of(module), .shape = {spec.shape[0], rank->second}, .pairs = spec.pairs});
       if (adapter.dora)
         magnitudes.push_back({.name = magnitude_of(module), .shape = {spec.shape[0]}, .pairs = spec.pairs});
     }
@@ -223,116 +240,83 @@ void append_adapter_blocks(std::vector<ParameterBlock>& blocks, const PartAdapte
   }
 }
 
-// PEFT matches it with the whole name of a module, and a list with ends of names: those end in the same words in a
-// whole SmolVLM or LLaVA, on which PEFT would then leave out all of the adapter's weights and only warn.
-static std::string target_expression(const PartAdapter& adapter, const WeightLayout& part) {
-  const auto expression = [](const std::string& module, bool of_all_layers) {
-    std::string text;
-    for (const std::string& word : split(in_transformers(module), '.')) {
-      const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == word.npos;
-      text += (text.empty() ? "" : "\\.") + (is_number && of_all_layers ? "[0-9]+" : word);
-    }
-    return text;
-  };
-  std::set<std::string> all, each;
-  for (const std::string& module : adapter.modules)
-    all.insert(expression(module, true)), each.insert(expression(module, false));
-  const auto linears = linears_of(part);
-  const auto named = std::count_if(linears.begin(), linears.end(),
-                                   [&](const std::string& module) { return all.contains(expression(module, true)); });
-  const std::set<std::string>& chosen = static_cast<size_t>(named) == adapter.modules.size() ? all : each;
-  return join(std::vector<std::string>(chosen.begin(), chosen.end()), "|");
-}
-
-nlohmann::json adapter_config_json(const PartAdapter& adapter, const WeightLayout& part) {
-  std::vector<std::string> saved;
+PeftConfig peft_config(const PartAdapter& adapter, const WeightLayout& part) {
+  PeftConfig out{.base = adapter.base.folder, .dropout = adapter.dropout, .dora = adapter.dora};
+  for (const std::string& linear : linears_of(part))
+    if (const AdaptedModule* module = adapter.find(linear))
+      out.modules.push_back({in_transformers(linear), module->rank, module->alpha});
+    else
+      out.other_linears.push_back(in_transformers(linear));
   for (const std::string& name : adapter.saved)
-    if (const std::string owner = name.substr(0, name.rfind('.')); saved.empty() || saved.back() != owner)
-      saved.push_back(owner);
-  return {{"peft_type", "LORA"},
-          {"base_model_name_or_path", adapter.base.folder},
-          {"r", adapter.rank},
-          {"lora_alpha", adapter.alpha},
-          {"lora_dropout", adapter.dropout},
-          {"use_dora", adapter.dora},
-          {"use_rslora", false},
-          {"bias", "none"},
-          {"fan_in_fan_out", false},
-          {"inference_mode", true},
-          {"init_lora_weights", true},
-          {"target_modules", target_expression(adapter, part)},
-          {"modules_to_save", saved.empty() ? nlohmann::json() : nlohmann::json(saved)},
-          {"rank_pattern", nlohmann::json::object()},
-          {"alpha_pattern", nlohmann::json::object()},
-          {"task_type", nullptr}};
+    if (const std::string owner = name.substr(0, name.rfind('.')); out.saved.empty() || out.saved.back() != owner)
+      out.saved.push_back(owner);
+  return out;
 }
 
 namespace {
 
-// Rank, scale and the rest as PEFT writes them; what it would compute otherwise is refused.
-PartAdapter read_adapter_config(const fs::path& file) {
-  const nlohmann::json json = read_json_object(file, largest_adapter_config);
-  ConfigReader reader(json, file.string());
-  PartAdapter adapter;
-  reader.refuse_unless(reader.text("peft_type", std::nullopt) == "LORA", "peft_type", "LORA is");
-  adapter.rank = reader.whole("r", std::nullopt, 1);
-  adapter.alpha = reader.number("lora_alpha", std::nullopt, 0, 1e9);
-  adapter.dropout = reader.number("lora_dropout", 0.0, 0, 1);
-  adapter.dora = reader.flag("use_dora", false);
-  if (reader.flag("use_rslora", false)) adapter.alpha *= std::sqrt(static_cast<double>(adapter.rank));
-  for (const char* key : {"fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"})
-    reader.refuse_unless(!reader.has(key) || !reader.flag(key, false), key, "it has to be false");
-  reader.refuse_unless(!reader.has("bias") || reader.text("bias", "none") == "none", "bias", "only none is");
-  for (const char* key : {"rank_pattern", "alpha_pattern"})
-    if (const auto* pattern = reader.has(key) ? reader.object(key) : nullptr)
-      reader.refuse_unless(pattern->empty(), key, "all modules have one rank and one alpha");
-  for (const char* key : {"layer_replication", "trainable_token_indices", "target_parameters", "megatron_config",
-                          "kasa_config", "velora_config", "alora_invocation_tokens", "arrow_config"})
-    reader.refuse_unless(!reader.has(key), key, "it has to be null");
-  reader.finish("train the adapter without it, or merge it with PEFT and import the result");
-  return adapter;
+// The module with its rank, which the shape of A has to confirm.
+AdaptedModule adapted_module(const PeftFolder& source, const std::vector<PeftTensor>& tensors,
+                             const std::string& name) {
+  const auto a = std::ranges::find(tensors, lora_a_of(name), [](const PeftTensor& each) { return each.view.name; });
+  if (a == tensors.end())
+    throw Error(ErrorKind::data, "the adapter of {} has no lora_A.weight", shown(name)).at(source.file.path().string());
+  AdaptedModule module = source.settings.module(a->module);
+  module.name = name;
+  if (a->view.shape.size() == 2 && a->view.shape[0] != module.rank)
+    throw Error(ErrorKind::data, "the adapter of {} has rank {}, and by r and rank_pattern of {} its rank is {}",
+                shown(a->module), a->view.shape[0], PartAdapter::config_file, module.rank)
+        .at(source.file.path().string())
+        .advise("take the configuration and the tensors of the same adapter");
+  return module;
 }
 
 } // namespace
 
-PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
+PartAdapter adapter_of(const PeftFolder& source, std::vector<PeftTensor> tensors, const WeightLayout& part) {
   constexpr const char* other_base = "name the base that it was trained on";
-  PartAdapter adapter = read_adapter_config(folder / PartAdapter::config_file);
-  const auto file = Safetensors::open(folder / PartAdapter::weights_file);
+  PartAdapter adapter{.dropout = source.settings.dropout, .dora = source.settings.dora};
   std::set<std::string> modules, others;
   std::vector<TensorView> named;
-  for (const TensorView& view : file.tensors()) {
-    if (!view.name.starts_with(peft_prefix))
-      throw Error(ErrorKind::data, "{} is no tensor of a PEFT adapter", shown(view.name))
-          .at(file.path().string())
-          .advise("names begin with " + std::string(peft_prefix));
-    std::string name = name_of_peft(view.name, part);
-    if (!part.optional_prefix.empty() && name.starts_with(part.optional_prefix))
-      name = name.substr(part.optional_prefix.size());
+  for (const PeftTensor& tensor : tensors) {
+    const std::string& name = tensor.view.name;
     const size_t lora = name.find(".lora_");
     (lora == name.npos ? others : modules).insert(name.substr(0, lora));
-    named.emplace_back(view).name = name;
+    named.push_back(tensor.view);
   }
-  const auto linears = linears_of(part);
-  for (const std::string& module : linears)
-    if (modules.erase(module) > 0) adapter.modules.push_back(module);
+  for (const std::string& linear : linears_of(part))
+    if (modules.erase(linear) > 0) adapter.modules.push_back(adapted_module(source, tensors, linear));
   for (const TensorSpec& spec : part.tensors)
-    if (others.erase(spec.name) > 0) adapter.saved.push_back(spec.name);
+    if (spec.parameter && others.erase(spec.name) > 0) adapter.saved.push_back(spec.name);
+  const std::string where = source.file.path().string();
   for (const auto* unknown : {&modules, &others})
     if (!unknown->empty())
       throw Error(ErrorKind::data, "the adapter is for {}, which the base does not have as {}",
                   shown(*unknown->begin()), unknown == &modules ? "a linear" : "a parameter")
-          .at(file.path().string())
+          .at(where)
           .advise(other_base);
-  if (adapter.modules.empty())
-    throw Error(ErrorKind::data, "the adapter has no tensors of LoRA").at(file.path().string());
-  adapter.weights = file.view(std::move(named));
+  if (adapter.modules.empty()) throw Error(ErrorKind::data, "the adapter has no tensors of LoRA").at(where);
+  adapter.weights = source.file.view(std::move(named));
   try {
     (void)bind(*adapter.weights, adapter_layout(adapter, part)); // throws for what is missing or misshapen
   } catch (const Error& error) {
     throw Error(error.kind(), error.what()).at(error.where()).advise(other_base);
   }
   return adapter;
+}
+
+PartAdapter read_adapter(const fs::path& folder, const WeightLayout& part) {
+  const PeftFolder source = PeftFolder::open(folder);
+  std::vector<PeftTensor> tensors;
+  for (const TensorView& view : source.file.tensors()) {
+    const std::string in_model = view.name.substr(PeftFolder::prefix.size());
+    PeftTensor tensor{view, in_model.substr(0, in_model.find(".lora_"))};
+    tensor.view.name = in_folder(in_model, part);
+    if (!part.optional_prefix.empty() && tensor.view.name.starts_with(part.optional_prefix))
+      tensor.view.name.erase(0, part.optional_prefix.size());
+    tensors.push_back(std::move(tensor));
+  }
+  return adapter_of(source, std::move(tensors), part);
 }
 
 uint64_t base_checksum(const Safetensors& weights) {

@@ -4,8 +4,7 @@
 #pragma once
 #include "model/weights/blocks.h"
 #include "model/weights/layout.h"
-
-#include <nlohmann/json.hpp>
+#include "model/weights/peft_folder.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -27,16 +26,16 @@ struct PartAdapter {
   static constexpr const char* config_file = "adapter_config.json";
   static constexpr const char* weights_file = "adapter_model.safetensors";
 
-  int64_t rank = 0;
-  double alpha = 0, dropout = 0;
+  double dropout = 0;
   bool dora = false;
-  std::vector<std::string> modules; // adapted linears of the part, by name: "model.layers.0.self_attn.q_proj"
-  std::vector<std::string> saved;   // its tensors that train whole: "model.norm.weight"
+  std::vector<AdaptedModule> modules; // in the order of the part's layout
+  std::vector<std::string> saved;     // its tensors that train whole: "model.norm.weight"
   AdapterBase base;
   std::optional<Safetensors> weights; // of a directory that was read; none: it is made fresh
 
-  double scale() const { return alpha / static_cast<double>(rank); }
+  const AdaptedModule* find(std::string_view module) const; // null: it has no adapter
   bool saves(std::string_view tensor) const;
+  std::string summary() const; // "rank 4, alpha 8 on 12 linears"
 };
 
 // Names of the tensors beside a linear's weight.
@@ -46,9 +45,13 @@ std::string magnitude_of(const std::string& module);
 // The linear of "X.weight".
 std::string module_of(const std::string& weight);
 std::string in_transformers(std::string module); // what transformers 5 calls it in a model, where folders say otherwise
+std::string in_folder(std::string module, const WeightLayout& part); // and the way back
 // How PEFT calls a tensor of the part in its file, after the modules of transformers' model; and the way back.
 std::string peft_name(const std::string& tensor);
 std::string name_of_peft(const std::string& tensor, const WeightLayout& part);
+
+// The linears of a part that can have adapters.
+std::vector<std::string> linears_of(const WeightLayout& layout);
 
 // The linears of a part that `targets` name: a module's name or its end, as PEFT has it; or "q", "k", "v", "o", "gate",
 // "up", "down" of any family; or "all". Throws Error(recipe) at `where` for a target that names none, with the nearest.
@@ -66,7 +69,16 @@ WeightLayout adapter_layout(const PartAdapter& adapter, const WeightLayout& part
 // weights that one product reads are side by side.
 void append_adapter_blocks(std::vector<ParameterBlock>& blocks, const PartAdapter& adapter, const std::string& prefix);
 
-nlohmann::json adapter_config_json(const PartAdapter& adapter, const WeightLayout& part);
+// The configuration of the adapter as PEFT has it of a model that is the part alone.
+PeftConfig peft_config(const PartAdapter& adapter, const WeightLayout& part);
+
+// A tensor of a PEFT folder that belongs to a part.
+struct PeftTensor {
+  TensorView view;    // under the name that the part has for it
+  std::string module; // the module that owns it as the folder calls it, which patterns of the configuration match
+};
+// The adapter that consists of these tensors of the folder `source`. Throws Error(data) for what does not fit the part.
+PartAdapter adapter_of(const PeftFolder& source, std::vector<PeftTensor> tensors, const WeightLayout& part);
 // The adapter in a folder of PEFT's form, whose base has the layout. Throws Error(data) for what is damaged, does not
 // fit or has features that are not supported.
 PartAdapter read_adapter(const std::filesystem::path& folder, const WeightLayout& part);

@@ -119,7 +119,7 @@ void ModelDirectoryWriter::open_adapter(size_t index, const std::function<DType(
     steps_.push_back({index, {name_of_peft(tensor.name, base), tensor.dtype, tensor.shape}, true});
     order_.push_back({own_name(part, base, tensor.name), tensor.dtype, tensor.shape});
   }
-  write_file_atomic(folder / PartAdapter::config_file, adapter_config_json(*part.adapter, base).dump(2) + "\n");
+  write_file_atomic(folder / PartAdapter::config_file, peft_config(*part.adapter, base).json().dump(2) + "\n");
   write_beside(part, part.folder.config);
 }
 

@@ -20,24 +20,6 @@ using Prefix = WholeModelFamily::Prefix;
 constexpr const char* image_processor_files[] = {"preprocessor_config.json", "video_preprocessor_config.json",
                                                  "processor_config.json"};
 
-const WholeModelFamily& family_of(const Json& config, const std::string& where) {
-  const auto model_type = config.find("model_type");
-  const std::string word =
-      model_type != config.end() && model_type->is_string() ? model_type->get<std::string>() : std::string();
-  std::vector<std::string> supported;
-  for (const WholeModelFamily& family : whole_model_families()) {
-    if (word == family.model_type) return family;
-    supported.push_back(family.model_type);
-  }
-  throw Error(ErrorKind::data, word.empty()
-                                   ? std::string("'model_type' is missing or no text")
-                                   : fmt::format("model_type {} is not supported as a whole model", shown(word)))
-      .at(where)
-      .advise("supported: {}; the folders of an encoder and of a decoder by themselves are imported with "
-              "--vision and --decoder",
-              join(supported, ", "));
-}
-
 // `name`, which begins with `from`, with `to` in its place.
 std::string with_prefix(const std::string& name, const std::string& from, const std::string& to) {
   return to + name.substr(from.size());
@@ -183,8 +165,26 @@ bool same_parts(const ModelDescription& a, const ModelDescription& b) {
 
 } // namespace
 
+const WholeModelFamily& whole_model_family(const Json& config, const std::string& where) {
+  const auto model_type = config.find("model_type");
+  const std::string word =
+      model_type != config.end() && model_type->is_string() ? model_type->get<std::string>() : std::string();
+  std::vector<std::string> supported;
+  for (const WholeModelFamily& family : whole_model_families()) {
+    if (word == family.model_type) return family;
+    supported.push_back(family.model_type);
+  }
+  throw Error(ErrorKind::data, word.empty()
+                                   ? std::string("'model_type' is missing or no text")
+                                   : fmt::format("model_type {} is not supported as a whole model", shown(word)))
+      .at(where)
+      .advise("supported: {}; the folders of an encoder and of a decoder by themselves are imported with "
+              "--vision and --decoder",
+              join(supported, ", "));
+}
+
 WholeModelParts read_whole_config(const Json& config, const std::string& where) {
-  const WholeModelFamily& family = family_of(config, where);
+  const WholeModelFamily& family = whole_model_family(config, where);
   ConfigReader reader(config, where);
   check_quantization_config(reader);
   WholeModelFamily::Configs configs = family.read(reader);
@@ -212,7 +212,7 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
 WholeModel WholeModel::open(const fs::path& path) {
   HuggingFaceFolder source = HuggingFaceFolder::open_plain(path);
   const std::string where = (path / "config.json").string();
-  const WholeModelFamily& family = family_of(source.config, where);
+  const WholeModelFamily& family = whole_model_family(source.config, where);
   say_whether_tied(source.config, family, *source.weights);
   if (family.left_out && source.config.contains(family.left_out)) source.config[family.left_out] = nullptr;
   WholeModelParts read = read_whole_config(source.config, where);

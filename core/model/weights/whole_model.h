@@ -36,6 +36,8 @@ struct WholeModelFamily {
 };
 
 const std::vector<WholeModelFamily>& whole_model_families(); // whole_models.cpp
+// The row of a config.json. Throws Error(data) at `where` for another model_type.
+const WholeModelFamily& whole_model_family(const nlohmann::json& config, const std::string& where);
 
 // The encoder `vision`, the `connector` and the `decoder` of such a config.json. Folders have their config alone.
 struct WholeModelParts {
