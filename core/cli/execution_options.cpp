@@ -5,7 +5,6 @@
 #include "cli/tensor_module.h"
 
 namespace fvlm::cli {
-
 namespace {
 
 Options& with_options(Options& options, const std::string& of_dtype, const std::string& of_device) {
@@ -37,7 +36,8 @@ Options& with_answering_options(Options& options) {
 }
 
 model::Execution execution_of(const ParsedOptions& parsed) {
-  return started(parsed, parsed.value_or("device", "cpu"), "fp32");
+  const model::Execution usual;
+  return started(parsed, parsed.value_or("device", usual.device), usual.dtype);
 }
 
 model::Execution answering_execution_of(const ParsedOptions& parsed) {

@@ -26,7 +26,8 @@ std::set<fs::path> shards_of(const plan::Source& source) {
   return shards;
 }
 
-// Of a source of an evaluation set those that a stage learns from. Of one and the same list they may be other samples.
+// The shards of an evaluation set's source that a stage learns from. Where both name the same shards, they may read
+// different samples of them.
 std::set<fs::path> learnt_shards(const plan::Source& source, const plan::Mix& learnt) {
   const auto shards = shards_of(source);
   std::set<fs::path> both;
@@ -40,12 +41,11 @@ std::set<fs::path> learnt_shards(const plan::Source& source, const plan::Mix& le
 
 // A metric on shards that the model was trained on is not one of held-out data.
 void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, const plan::EvaluationSet& set) {
+  std::set<fs::path> all;
+  for (const plan::Source& source : set.data.sources) all.merge(shards_of(source));
   for (const plan::Stage& stage : plan.stages) {
-    std::set<fs::path> all, both;
-    for (const plan::Source& source : set.data.sources) {
-      all.merge(shards_of(source));
-      both.merge(learnt_shards(source, stage.data));
-    }
+    std::set<fs::path> both;
+    for (const plan::Source& source : set.data.sources) both.merge(learnt_shards(source, stage.data));
     if (!both.empty())
       log_warning(
           "evaluation set {}: {} of its {} shards are trained on in the stage {}, {} the first; its figures are not "

@@ -14,7 +14,7 @@ namespace {
 // Frames that wait for the model, since each takes memory; one request may have more.
 constexpr int64_t max_written_frames = 128;
 
-// Pictures of cells count as frames of so many, a square of 448 pixels with cells of 28.
+// A picture of cells counts as a frame for each so many of them: a square of 448 pixels has these, with cells of 28.
 constexpr int64_t cells_of_frame = 256;
 
 int64_t frames_in(const AnswerJob& job) {

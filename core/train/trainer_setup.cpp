@@ -31,8 +31,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
       observer_(context, stage, state_),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl", context.ranks),
-      // Where a step may change what the next one starts from, that one waits. Drawing answers waits for the device
-      // without watching the other ranks, as an observed step does.
+      // Where a step may change what the next one starts from, that one waits. Answers
+      // are drawn behind an observed step alone: only observing notices that another rank was lost in the step.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16 && !stage.rollouts()) {
   data_.check_vocabulary_sizes(context.plan.model, context.description.decoders());

@@ -180,8 +180,8 @@ class OnGpu(unittest.TestCase):
             questions.append(("--video", "clip.gif", "--prompt", "What happens?"))
         for question in questions:
             with self.subTest(question):
-                on_gpu, on_cpu = (answer("model", *question, "--device", device, "--dtype", "fp32")["ids"] for device in ("cuda", "cpu"))
-                self.assertEqual(on_gpu, on_cpu)
+                ours, theirs = (answer("model", *question, "--device", device, "--dtype", "fp32")["ids"] for device in ("cuda", "cpu"))
+                self.assertEqual(ours, theirs)
 
     def test_a_server_answers_as_generate_does(self):
         prompt = "Which colour is it?"

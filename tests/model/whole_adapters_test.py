@@ -11,7 +11,7 @@ import warnings
 
 import qwen2_vl_test
 import whole_models
-from with_transformers import engine, folder as root, run
+from with_transformers import changed_copy, engine, folder as root, run
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -96,18 +96,7 @@ def imported(name, adapter, **options):
 
 
 def changed(folder, config=None, tensors=None):
-    """A copy of a PEFT folder whose configuration and tensors these functions change in place."""
-    copy = fresh("changed")
-    shutil.copytree(folder, copy)
-    if config:
-        content = json.loads((copy / "adapter_config.json").read_text())
-        config(content)
-        (copy / "adapter_config.json").write_text(json.dumps(content))
-    if tensors:
-        content = load_file(copy / "adapter_model.safetensors")
-        tensors(content)
-        save_file(content, copy / "adapter_model.safetensors")
-    return copy
+    return changed_copy(folder, config, tensors, ("adapter_config.json", "adapter_model.safetensors"))
 
 
 class WholeAdapters(unittest.TestCase):

@@ -36,19 +36,19 @@ def run(*command, code=0):
     return result.stderr if code else result.stdout
 
 
-def changed_copy(source, config=None, tensors=None):
-    """A copy of a folder, in place of the last one, whose config.json and tensors these functions change."""
+def changed_copy(source, config=None, tensors=None, files=("config.json", "model.safetensors")):
+    """A copy of a folder, in place of the last one, whose configuration and tensors, in these files, the functions change in place."""
     copy = folder / "changed"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy)
     if config:
-        content = json.loads((copy / "config.json").read_text())
+        content = json.loads((copy / files[0]).read_text())
         config(content)
-        (copy / "config.json").write_text(json.dumps(content))
+        (copy / files[0]).write_text(json.dumps(content))
     if tensors:
-        content = load_file(copy / "model.safetensors")
+        content = load_file(copy / files[1])
         tensors(content)
-        save_file(content, copy / "model.safetensors", metadata={"format": "pt"})
+        save_file(content, copy / files[1], metadata={"format": "pt"})
     return copy
 
 

@@ -90,7 +90,10 @@ Value space_to_depth(Tape& tape, const Value& patches, int64_t rows, int64_t col
   const at::Tensor squares = patches.data.view(lines).permute(to_squares);
   return recorded(tape, patches, squares.reshape({-1, factor * factor * width}),
                   [shape = squares.sizes().vec(), to_lines, width](const at::Tensor& d) {
-                    return d.view(shape).permute(to_lines).reshape({-1, width}).contiguous(); // of one square a view
+                    return d.view(shape)
+                        .permute(to_lines)
+                        .reshape({-1, width})
+                        .contiguous(); // a view otherwise, where there is one square
                   });
 }
 

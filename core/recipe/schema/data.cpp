@@ -138,7 +138,7 @@ Ref<Source> source() {
       .example("\"data/coco\"")
       .field("held_out", &Source::held_out, optional(number(above(0).below(1))),
              "Share of the samples that is held out, evenly spread over them: the data of an evaluation set read those "
-             "alone, and the data of a stage all others. The same in both.")
+             "alone, and the data of a stage all others. Both have to name the same share.")
       .example("0.02")
       .field("name", &Source::name, text_or_empty(),
              "Name of the source for `prompts` and statistics, for samples that have no `source`.")
