@@ -34,7 +34,7 @@ def help_of(words):
     return page_of(*words[:2]) if len(words) > 1 and page_of(*words[:2]) else page_of(words[0])
 
 
-# README's figures are those of a processor of Intel, where LibTorch computes linears; on others a plugin may, with memory of its own.
+# The page's figures are those of a processor of Intel, where LibTorch computes linears; on others a plugin may, with memory of its own.
 LIBTORCH = ("--set", "kernels.linear=reference,auto")
 
 
@@ -64,7 +64,8 @@ class Readme(unittest.TestCase):
                     self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
 
     def test_exit_codes_are_those_that_help_lists(self):
-        table = readme[readme.index("| code | kind | |"):]
+        page = (source / "docs/command-line.md").read_text()
+        table = page[page.index("| code | kind | |"):]
         table = table[: table.index("\n\n")]
         codes = [int(code) for row in table.splitlines()[2:] for code in re.findall(r"\d+", row.split("|")[1])]
         line = page_of()[page_of().index("Exit codes"):]
@@ -79,7 +80,8 @@ class Readme(unittest.TestCase):
         self.assertEqual(listed, there - {"fvlm.d.lua"})
 
     def test_memory_of_the_quickstart_is_what_plan_prints(self):
-        rows = re.search(r"--budget  +# 3 of its rows, on a processor of Intel\n(.*?)\$ ", readme, re.DOTALL)[1].strip().splitlines()
+        page = (source / "docs/training.md").read_text()
+        rows = re.search(r"--budget  +# 3 of its rows, on a processor of Intel\n(.*?)\$ ", page, re.DOTALL)[1].strip().splitlines()
         with tempfile.TemporaryDirectory() as folder:
             parts = "captions,text,questions,pairs,heldout/questions,heldout/pairs".split(",")
             subprocess.run([make_shapes, "--out", "data/shapes", "--samples", ",".join(f"{part}=2000" for part in parts)], cwd=folder, check=True,
