@@ -38,8 +38,8 @@ struct Rates {
 };
 
 Rates rates_of(const RecipeDraft& draft) {
-  if (draft.lora_rank > 0) return {draft.holds_pairs ? "1e-5" : "2e-4", "0"};
-  if (draft.holds_pairs) return {"1e-6", "0"};
+  if (draft.lora_rank > 0) return {draft.learns_preferences() ? "1e-5" : "2e-4", "0"};
+  if (draft.learns_preferences()) return {"1e-6", "0"};
   return {draft.directory.empty() ? "{ connector = 1e-3, default = 1e-5 }" : "2e-5", "0.01"};
 }
 
@@ -97,14 +97,15 @@ std::string sources_text(const RecipeDraft& draft, const std::vector<RecipeDraft
 
 std::string stage_text(const RecipeDraft& draft) {
   const Rates rates = rates_of(draft);
-  std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.holds_pairs ? "preferences" : "sft");
+  std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.learns_preferences() ? "preferences" : "sft");
   const auto add = [&](const char* key, const std::string& value) {
     text += fmt::format("    {} = {},\n", key, value);
   };
   if (draft.lora_rank > 0) add("freeze", "{ \"vision\", \"connector\" }");
   add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
   if (!draft.mode.empty()) add("mode", quoted(draft.mode));
-  add("objective", draft.holds_pairs ? "fvlm.dpo { beta = 0.1 }" : "fvlm.next_token { on = \"answer\" }");
+  add("objective",
+      fmt::format("fvlm.{} {{ {} }}", draft.objective, draft.learns_preferences() ? "beta = 0.1" : "on = \"answer\""));
   add("optimizer", fmt::format("fvlm.adamw {{ lr = {}, weight_decay = {} }}", rates.lr, rates.weight_decay));
   add("schedule", "fvlm.cosine { to_share = 0.1, warmup = 0.03 }");
   add("epochs", fmt::format("{}", draft.epochs));

@@ -33,7 +33,7 @@ struct RecipeDraft {
   std::string evaluation_mode;              // that of generation, where it is not the first; empty: the first
   std::optional<std::string> system;        // the system turn, where it is not the default
   std::optional<std::string> chat_template; // of the decoder's folder, else ChatML
-  bool holds_pairs = false;                 // of answers: preferences are learnt
+  std::string objective = "next_token";     // or "dpo" for pairs of answers, "kto" for judged ones
   std::string measure = "loss";             // of held_out
   std::optional<int64_t> max_new_tokens;    // of an answer that is measured
   std::optional<int64_t> max_frames;        // where the default does not fit
@@ -43,6 +43,7 @@ struct RecipeDraft {
 
   int64_t samples() const; // of train
   int64_t steps() const;
+  bool learns_preferences() const { return objective != "next_token"; }
   std::string lua() const;
 };
 

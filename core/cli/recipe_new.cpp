@@ -46,7 +46,7 @@ constexpr int64_t any_number = int64_t{1} << 30;
 // What the samples of a mix are like.
 struct Findings {
   std::vector<int64_t> samples; // of each source
-  int64_t looked_at = 0, usable = 0, pairs = 0, with_choice = 0;
+  int64_t looked_at = 0, usable = 0, pairs = 0, judged = 0, with_choice = 0;
   int64_t most_frames = 0, most_tokens = 0;
   ShortAnswers short_answers;
   std::string first_reason; // why a sample cannot be used
@@ -55,6 +55,7 @@ struct Findings {
     return std::all_of(samples.begin(), samples.end(), [](int64_t size) { return size <= most_looked_at; });
   }
   bool are_pairs() const { return 2 * pairs > usable; }
+  bool are_judged() const { return judged > 0 && judged == usable; }
 };
 
 // Of cells of a video: fewer of its frames are read where it has more.
@@ -80,6 +81,7 @@ void count(const MeasuredSample& measured, int64_t most_video_cells, Findings& s
   ++seen.usable;
   seen.with_choice += sample.correct_choice.has_value();
   seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
+  seen.judged += sample.texts.size() == 1 && sample.is_desirable;
   seen.most_frames = std::max(seen.most_frames, needed_frames(sample, most_video_cells));
   seen.short_answers.add(sample);
   for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
@@ -153,7 +155,9 @@ void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft
 }
 
 const char* kind_of(const Findings& seen) {
-  return seen.are_pairs() ? "pairs of answers" : "questions and answers, or captions";
+  return seen.are_pairs()    ? "pairs of answers"
+         : seen.are_judged() ? "answers that are said to be good or not"
+                             : "questions and answers, or captions";
 }
 
 std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, const std::string& file) {
@@ -373,7 +377,10 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");
-  draft.holds_pairs = seen.are_pairs();
+  draft.objective = seen.are_pairs() ? "dpo" : seen.are_judged() ? "kto" : "next_token";
+  if (seen.judged > 0 && !seen.are_judged())
+    log_warning("{} of {} samples say whether their answer is a good one, and others do not: all answers are learnt",
+                grouped(seen.judged), grouped(seen.usable));
   for (size_t i = 0; i < draft.train.size(); ++i) draft.train[i].samples = seen.samples[i];
   draft.batch = parsed.value("batch") ? draft.batch : std::min(draft.batch, draft.samples());
   set_limits(plan, seen, draft);
@@ -406,7 +413,7 @@ int run_recipe_new(Arguments arguments) {
                                {"samples", draft.samples()},
                                {"looked_at", seen.looked_at},
                                {"broken", seen.looked_at - seen.usable},
-                               {"objective", draft.holds_pairs ? "dpo" : "next_token"},
+                               {"objective", draft.objective},
                                {"most_frames", seen.most_frames},
                                {"most_tokens", seen.most_tokens}}));
   else

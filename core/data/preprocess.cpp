@@ -45,6 +45,7 @@ std::string json_of(const Sample& sample) {
   std::string out = several ? fmt::format(R"({{"token_ids":[{}],"loss_mask":[{}])", ids, mask)
                             : fmt::format(R"({{"token_ids":{},"loss_mask":{})", ids, mask);
   if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
+  if (sample.is_desirable) out += fmt::format(R"(,"label":{})", *sample.is_desirable);
   if (!sample.answers.empty()) out += fmt::format(R"(,"answers":{})", nlohmann::json(sample.answers).dump());
   std::vector<std::string> grids;
   for (const ImageGrid& image : sample.grids())

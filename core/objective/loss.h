@@ -30,6 +30,7 @@ struct LossInputs {
   const at::Tensor& mask;       // float32 [labels]: the weight of each label in the term, 0 where it does not learn
   at::Tensor weight;            // float64, a scalar: in the step's loss, of the loss of each label, pair or text
   const at::Tensor& used_pairs; // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
+  const at::Tensor& judgements; // float64 [pairs]: 1 where the first text is a good answer; undefined: none is judged
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
   // The same model's loss of each label, float32 [labels].

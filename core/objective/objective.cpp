@@ -131,6 +131,7 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
                                                      in.masks[term],
                                                      in.weights[static_cast<int64_t>(term)],
                                                      in.used_pairs,
+                                                     in.judgements,
                                                      {},
                                                      {},
                                                      in.outcomes,

@@ -52,6 +52,9 @@ class ObjectiveTerm {
   virtual LabelSelection labels_at(double /*progress*/) const { return labels(); }
   // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
   virtual bool needs_pairs() const { return false; }
+  // Data are single answers, each said to be good or not. In a pack each is the first of a pair, whose second text is
+  // its prompt with the answer of another sample.
+  virtual bool needs_judgements() const { return false; }
   // Whether the loss is a sum over labels of what each row predicts alone, so that ranks may have a part of the rows
   // each.
   virtual bool is_sum_over_labels() const { return false; }

@@ -160,6 +160,12 @@ const ObjectiveTerm* Stage::needs_pairs() const {
   return nullptr;
 }
 
+const ObjectiveTerm* Stage::needs_judgements() const {
+  for (const Term& term : objective)
+    if (term->needs_judgements()) return &*term;
+  return nullptr;
+}
+
 const Rollouts* Stage::rollouts() const {
   for (const Term& term : objective)
     if (const Rollouts* rollouts = term->rollouts()) return rollouts;
@@ -168,7 +174,7 @@ const Rollouts* Stage::rollouts() const {
 
 int64_t Stage::texts_per_sample() const {
   const Rollouts* of_model = rollouts();
-  return of_model ? of_model->answers : texts_in_data();
+  return of_model ? of_model->answers : needs_pairs() ? 2 : 1;
 }
 
 bool Stage::uses(ObjectiveTerm::Reference reference) const {

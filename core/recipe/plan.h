@@ -333,12 +333,13 @@ struct Stage {
   std::optional<int64_t> steps;
   std::optional<int64_t> warmup_steps; // derived: warmup * steps, rounded to the nearest
 
-  // The first term that needs pairs of texts, or null.
+  // The first term that needs pairs of texts, and the first that needs judged answers, or null.
   const ObjectiveTerm* needs_pairs() const;
+  const ObjectiveTerm* needs_judgements() const;
   // How answers are sampled from the model, in place of the data's; null: the stage learns from the data's.
   const Rollouts* rollouts() const;
   // Texts of a sample: as its data have them, and as it is packed.
-  int64_t texts_in_data() const { return needs_pairs() ? 2 : 1; }
+  int64_t texts_in_data() const { return needs_pairs() && !needs_judgements() ? 2 : 1; }
   int64_t texts_per_sample() const;
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;

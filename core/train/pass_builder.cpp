@@ -184,6 +184,11 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
     in.used_pairs = at::zeros({classes_.pairs(pairs, in.pack.texts.cu_seqlens.size(0) - 1)}, at::kDouble);
     in.used_pairs.narrow(0, 0, pairs).fill_(1);
   }
+  if (stage_.needs_judgements()) {
+    in.judgements = at::zeros_like(in.used_pairs);
+    for (size_t i = 0; i < host.samples.size(); ++i)
+      if (host.samples[i].sample->is_desirable.value_or(false)) in.judgements[static_cast<int64_t>(i)] = 1;
+  }
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, tokens, in.pack.labels.targets.size(0), progress));
   if (stage_.rollouts()) in.outcomes = outcomes_of(tokens, in.pack.labels.targets.size(0));

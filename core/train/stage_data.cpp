@@ -3,6 +3,8 @@
 #include "budget/frame_rows.h"
 #include "data/stream/prefetcher.h"
 #include "feed/packer.h"
+#include "train/judged_answers.h"
+#include "train/rollout_prompts.h"
 
 #include <algorithm>
 
@@ -26,8 +28,10 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
       mix_(plan, stage.data, registry, for_stage(options, stage)),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
+  const int64_t most_tokens = stage.data.max_text_tokens;
   if (const plan::Rollouts* rollouts = stage.rollouts())
-    prompts_.emplace(mix_.samples(), mix_.tokenizer(), *rollouts, stage.data.max_text_tokens);
+    changed_ = std::make_unique<RolloutPrompts>(mix_.samples(), mix_.tokenizer(), *rollouts, most_tokens);
+  if (stage.needs_judgements()) changed_ = std::make_unique<JudgedAnswers>(mix_.samples(), most_tokens);
   batches_ = {.batch = stage.batch,
               .capacity = capacity(),
               .most_samples = stage.packing.segments.value_or(0),

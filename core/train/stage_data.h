@@ -5,7 +5,6 @@
 #include "model/weights/towers.h"
 #include "plugin/selection.h"
 #include "train/padding.h"
-#include "train/rollout_prompts.h"
 
 #include <memory>
 #include <optional>
@@ -23,10 +22,8 @@ class StageData {
   const Tokenizer& tokenizer() const { return mix_.tokenizer(); }
   // Throws Error(data) for a decoder that knows fewer tokens than its tokenizer.
   void check_vocabulary_sizes(const plan::Model& model, const std::vector<DecoderConfig>& decoders) const;
-  // As they are packed: where the model gives the answers, with room for them.
-  const SampleSource& samples() const {
-    return prompts_ ? static_cast<const SampleSource&>(*prompts_) : mix_.samples();
-  }
+  // As they are packed: where the model gives the answers, with room for them; judged answers with others beside.
+  const SampleSource& samples() const { return changed_ ? *changed_ : mix_.samples(); }
   const std::vector<std::string>& source_names() const { return mix_.source_names(); }
   std::vector<uint64_t> content_hashes() const { return mix_.content_hashes(); } // of the sources
   const Order& order() const { return order_; }
@@ -46,7 +43,7 @@ class StageData {
   const plan::Stage& stage_;
   int64_t rows_per_frame_;
   feed::MixData mix_;
-  std::optional<RolloutPrompts> prompts_;
+  std::unique_ptr<const SampleSource> changed_; // null: the samples are packed as the data have them
   Order order_;
   BatchPlan batches_;
   PackFunction pack_;

@@ -127,6 +127,18 @@ class RecipeNew(unittest.TestCase):
         self.assertEqual(found["model"]["adapters"][0]["rank"], 4)
         run(engine, "train", "pairs.lua", "--max-steps", 2)
 
+    def test_judged_answers_are_preferences_too(self):
+        judged = [{"prompt": "What is it?", "completion": f"a cat {i}", "label": i % 2 == 0} for i in range(20)]
+        (folder / "judged.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in judged))
+        text = new("judged", "--model", "model", "--data", "judged.jsonl")
+        self.assertIn("fvlm.kto { beta = 0.1 }", text)
+        run(engine, "train", "judged.lua", "--max-steps", 2)
+        (folder / "judged.jsonl").write_text("".join(json.dumps({"prompt": "What is it?", "completion": "a dog"} if i == 0 else sample) + "\n"
+                                                     for i, sample in enumerate(judged)))
+        said = run(engine, "recipe", "new", folder / "unjudged.lua", "--model", "model", "--data", "judged.jsonl")
+        self.assertIn("19 of 20 samples say whether their answer is a good one, and others do not: all answers are learnt", said)
+        self.assertIn("fvlm.next_token", (folder / "unjudged.lua").read_text())
+
     def test_pairs_and_questions_are_not_mixed_silently(self):
         answers = ["--model", "model", "--data", "shapes/questions/*.tar"]
         said = new("two", *answers, "--data", "shapes/pairs/*.tar", code=4)

@@ -101,12 +101,21 @@ class MetricsNames : public SmallRun {
     for (const char* loss : {"kto", "orpo"})
       run(loss, {fmt::format(R"(stages.prefer.objective=[{{"kind":"dpo","loss":"{}"}}])", loss)},
           {.stage = "prefer", .from = align.of(align.steps().back())});
+    const fs::path judged = folder("judged.jsonl");
+    write_file_atomic(judged, R"({"prompt": "Which?", "completion": "Red.", "label": true})"
+                              "\n"
+                              R"({"prompt": "Which?", "completion": "Blue.", "label": false})"
+                              "\n");
+    run("judged",
+        {R"(stages.prefer.objective=[{"kind":"kto"}])",
+         fmt::format(R"(stages.prefer.data.sources=[{{"text":["{}"]}}])", judged.string()), "stages.prefer.samples=8"},
+        {.stage = "prefer", .from = align.of(align.steps().back())});
     run("rewarded",
         {R"(stages.instruct.objective=[{"kind":"grpo","answers":2,"max_new_tokens":4,"kl":0.1}])",
          "stages.instruct.samples=8"},
         {.stage = "instruct", .from = align.of(align.steps().back())});
     std::vector<json> lines;
-    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "rewarded"})
+    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "judged", "rewarded"})
       for (const std::string& text : split(read_file(folder(name) / "metrics.jsonl"), '\n'))
         if (!text.empty()) lines.push_back(json::parse(text));
     return lines;

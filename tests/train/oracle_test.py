@@ -7,7 +7,9 @@ import json
 import math
 import subprocess
 import sys
+import tarfile
 import unittest
+from io import BytesIO
 
 probe, make_shapes, plugins = (sys.argv.pop(3) for _ in range(3))
 from against_oracle import folder, torch
@@ -62,6 +64,10 @@ WITH_A_TEACHER = """
 PREFERENCES = {"sigmoid": {"beta": 0.3, "label_smoothing": 0.1}, "ipo": {"beta": 0.5}, "hinge": {"beta": 2.0},
                "kto": {"beta": 0.5}, "simpo": {"beta": 2.0, "gamma": 0.7, "label_smoothing": 0.05},
                "orpo": {"beta": 0.5}}
+JUDGED = """
+  stage("judged", { data = mix { { data .. "/judged/*.tar" } },
+                    objective = fvlm.kto { beta = 0.5, desirable_weight = 0.8, undesirable_weight = 1.3 } }),
+"""
 QUANTISED = """
   quantization = { scheme = "int8" },
   stage("quantised", { data = captions, from = data .. "/../coarse", quantization_aware = true,
@@ -96,6 +102,15 @@ def preference_loss(loss, beta, ours, theirs, label_smoothing=0.0, gamma=0.5):
         return -F.logsigmoid(beta * logits) * (1 - label_smoothing) - F.logsigmoid(-beta * logits) * label_smoothing
     log_odds = (chosen - rejected) - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
     return -chosen - beta * F.logsigmoid(log_odds)
+
+
+def kto_loss(beta, good, ours, theirs, desirable_weight, undesirable_weight):
+    """As TRL's KTOTrainer computes it; `ours`, `theirs`: of each answer, and of another sample's behind the same prompt."""
+    ratios, others = (own - other for own, other in zip(ours, theirs))
+    kl = others.mean().clamp(min=0).detach()
+    loss = torch.where(good, (1 - torch.sigmoid(beta * (ratios - kl))) * desirable_weight,
+                       (1 - torch.sigmoid(beta * (kl - ratios))) * undesirable_weight).mean()
+    return loss, kl
 
 
 class StraightThrough(torch.autograd.Function):
@@ -272,6 +287,49 @@ class Stages(unittest.TestCase):
                 return preference_loss(loss, ours=ours, theirs=theirs, **settings).mean()
 
             self.follow(model, loss, out, 20, followed)
+
+    def judge(self, tar):
+        """Writes the pairs of `tar` as judged answers: the chosen one of every second pair, of others the rejected one."""
+        answers = {}
+        with tarfile.open(tar) as pairs, tarfile.open(tar.parent.parent / "judged" / tar.name, "w") as judged:
+            for member in pairs:
+                content = pairs.extractfile(member).read()
+                if member.name.endswith(".json"):
+                    pair = json.loads(content)
+                    good = len(answers) % 2 == 0
+                    said = pair["chosen_assistant" if good else "rejected_assistant"]
+                    answers[member.name] = said
+                    content = json.dumps({"user": pair["user"], "assistant": said, "label": good}).encode()
+                member.size = len(content)
+                judged.addfile(member, BytesIO(content))
+
+    def test_judged_answers(self):
+        data = folder / "data"
+        subprocess.run([make_shapes, "--out", str(data), "--frames", "3", "--samples", "pairs=400"], check=True, capture_output=True)
+        (data / "judged").mkdir()
+        for tar in sorted((data / "pairs").glob("*.tar")):
+            self.judge(tar)
+        out = self.trained("judged", JUDGED, 20)
+        model = Fvlm.load(out / "start")
+        reference = copy.deepcopy(model)
+        seen = []
+
+        def followed(batch, line):
+            made = preference(model, reference, batch, "coarse_fine", 1.0, logits=False)
+            ours, theirs = ([made[f"{kind}{side}_log_probs"] for side in ("chosen", "rejected")] for kind in ("", "reference_"))
+            good = batch["judgements"] != 0
+            loss, kl = kto_loss(0.5, good, ours, theirs, 0.8, 1.3)
+            rewards = 0.5 * (ours[0] - theirs[0])
+            self.assertAlmostEqual(line["reward"], rewards.mean().item(), delta=1e-4)
+            self.assertAlmostEqual(line["reward_margin"], torch.where(good, rewards, -rewards).mean().item(), delta=1e-4)
+            self.assertAlmostEqual(line["desirable_share"], good.double().mean().item(), delta=1e-9)
+            self.assertAlmostEqual(line["reference_kl"], kl.item(), delta=1e-4)
+            seen.append(kl.item())
+            return loss
+
+        self.follow(model, "judged", out, 20, followed)
+        self.assertGreater(max(seen), 0.01, "the estimate of the divergence was never put to the test")
+        self.assertGreater(self.lines["judged"][-1]["reward_margin"], 0)
 
     def test_quantised_weights(self):
         # A weight of each row far larger than the others: these then lie on few codes, and the losses tell.

@@ -151,6 +151,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
                 .source = parsed.source,
                 .rows_per_frame = visual_rows_.per_frame,
                 .correct_choice = parsed.correct_choice,
+                .is_desirable = parsed.is_desirable,
                 .answers = parsed.answers};
   auto frame_count = parsed.frame_count;
   sample.media.tiles = cells_in(parts);

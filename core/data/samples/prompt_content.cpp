@@ -71,8 +71,10 @@ class PromptSample {
     const bool is_list = sample_.contains("prompt") && sample_["prompt"].is_array() && !sample_["prompt"].empty();
     if (is_list) {
       sample_["messages"] = sample_["prompt"];
-      sample_["messages"].push_back(turn_of_no_answer(sample_["prompt"].back()));
-      return true;
+      const bool has_answer = sample_.contains("completion") && sample_["completion"].is_array();
+      const Json no_answers = Json::array({turn_of_no_answer(sample_["prompt"].back())});
+      for (const Json& turn : has_answer ? sample_["completion"] : no_answers) sample_["messages"].push_back(turn);
+      return !has_answer;
     }
     if (!parts.has("user") && !may_ask_nothing)
       throw Error(ErrorKind::data, "it has no question: neither messages, conversations, user nor prompt")

@@ -64,6 +64,7 @@ struct Sample {
   int64_t rows_per_frame = 1;     // of the decoder, in each text
   Media media;
   std::optional<int64_t> correct_choice;
+  std::optional<bool> is_desirable; // whether the answer was said to be a good one
   std::vector<std::string> answers; // all that an evaluation takes for right; empty: the text's own
   bool has_short_answer = false;    // of a question about a context: the first line of what is generated counts
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts

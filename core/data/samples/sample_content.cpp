@@ -51,12 +51,13 @@ class Reader {
       : parts_(parts), caption_file_(caption_file), mix_(mix), keeps_marks_(visual_rows.in_place) {
     telling_.source = parts.text("source").value_or(source.name);
     telling_.frame_count = parts.count("frame_count");
+    telling_.is_desirable = judgement();
   }
 
   SampleContent read() {
     if (mix_.documents && parts_.has("text")) return document(parts_.need_text("text"), parts_.name("text"));
     const Form* form = form_told([&](const std::string& part) { return parts_.is_mapped(part); });
-    if (!form) form = form_told([&](const std::string& part) { return parts_.has(part); });
+    if (!form) form = form_of(parts_);
     if (form)
       (this->*form->read)();
     else if (caption_file_ && mix_.documents)
@@ -69,9 +70,7 @@ class Reader {
     return std::move(telling_);
   }
 
-  static bool has_form(const Parts& parts) {
-    return form_told([&](const std::string& part) { return parts.has(part); }) != nullptr;
-  }
+  static bool has_form(const Parts& parts) { return form_of(parts) != nullptr; }
 
  private:
   struct Form {
@@ -79,16 +78,23 @@ class Reader {
     void (Reader::*read)();
   };
 
+  // That which the fields of the sample tell; null: none. What a completion continues may have any name but one.
+  static const Form* form_of(const Parts& parts) {
+    return form_told(
+        [&](const std::string& part) { return parts.has(part) && (part != "completion" || parts.has("prompt")); });
+  }
+
   // The first form of which `told` is true for a part; null: none.
   template <class Told>
   static const Form* form_told(const Told& told) {
-    static const std::array<Form, 11> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+    static const std::array<Form, 12> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
                                                 {{"choices"}, &Reader::choices},
                                                 {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
                                                 {{"chosen", "rejected"}, &Reader::pair_of_turns},
                                                 {{"messages"}, &Reader::messages},
                                                 {{"conversations"}, &Reader::conversations},
                                                 {{"texts"}, &Reader::questions_and_answers},
+                                                {{"completion"}, &Reader::completion},
                                                 {{"assistant"}, &Reader::assistant},
                                                 {{"context"}, &Reader::question},
                                                 {{"answers"}, &Reader::most_frequent_answer},
@@ -118,6 +124,20 @@ class Reader {
   }
 
   std::string user() const { return parts_.text("user").value_or(""); }
+
+  // `label` of TRL and ms-swift, `kto_tag` of LLaMA-Factory. Labels of other types, which the recipe does not name, are
+  // something else: a class, for example.
+  std::optional<bool> judgement() const {
+    for (const char* part : {"label", "kto_tag"}) {
+      const Json* found = parts_.find(part);
+      if (!found) continue;
+      if (found->is_boolean()) return found->get<bool>();
+      if (!parts_.is_mapped(part)) continue;
+      if (*found != 0 && *found != 1) wrong_type(parts_.name(part), *found, "true or false");
+      return *found == 1;
+    }
+    return std::nullopt;
+  }
 
   // A question without its marks, unless placeholders take their places; an empty one takes the prompt of its source.
   std::string asked(const std::string& question) const {
@@ -307,16 +327,19 @@ class Reader {
     add_answered(std::move(talk), parts_.name("texts"));
   }
 
+  void pair_of_turns() { answers_behind_turns({"chosen", "rejected"}); }
+  void completion() { answers_behind_turns({"completion"}); }
+
   // Each answer is a text, a turn or a list of turns. A list that begins with the question is the whole conversation,
   // else what comes before it is `prompt`, `messages` or `conversations`.
-  void pair_of_turns() {
+  void answers_behind_turns(std::initializer_list<const char*> answers_told) {
     Conversation before = begun();
     for (const char* part : {"prompt", "messages", "conversations"}) {
       const Json* found = before.turns.empty() ? parts_.find(part) : nullptr;
       if (found && found->is_array()) append(before, *found, parts_.name(part));
       if (found && found->is_string()) before.turns.push_back({"user", asked(found->get<std::string>())});
     }
-    for (const char* part : {"chosen", "rejected"}) {
+    for (const char* part : answers_told) {
       const Json& answer = parts_.need(part);
       const std::string name = parts_.name(part);
       Conversation answers;

@@ -27,13 +27,15 @@ struct SampleContent {
   std::vector<SampleText> tokens;          // set instead of `conversations` when the sample is tokenized already
   std::optional<Question> question;        // set instead of both; its answer is empty where the sample has none
   std::optional<int64_t> correct_choice;
+  std::optional<bool> is_desirable; // see Sample
   std::vector<std::string> answers; // see Sample
   std::optional<int64_t> frame_count;
 };
 
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:
 // token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
-// texts, assistant, context with a question and answers, answers, caption; otherwise KEY.txt is the caption. In a mix
+// texts, prompt with completion, assistant, context with a question and answers, answers, caption; otherwise KEY.txt is
+// the caption. In a mix
 // of documents `text` and KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
 // place; a list of token_ids may have visual_placeholder then. Throws Error(data) without a location.
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,

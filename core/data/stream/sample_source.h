@@ -36,4 +36,26 @@ class SampleSource {
   virtual std::vector<SkippedSample> damage() const { return {}; }
 };
 
+// The samples of another source, which outlives it, with other texts.
+class ChangedSamples : public SampleSource {
+ public:
+  explicit ChangedSamples(const SampleSource& source) : source_(source) {}
+
+  std::vector<int64_t> sizes() const override { return source_.sizes(); }
+  int64_t frame_elements() const override { return source_.frame_elements(); }
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
+    source_.decode(drawn, sample, frames);
+  }
+  const NormalizationTable* normalization() const override { return source_.normalization(); }
+  void decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const override {
+    source_.decode_pixels(drawn, sample, frames);
+  }
+  std::string place(const DrawnSample& drawn) const override { return source_.place(drawn); }
+  std::string key(const DrawnSample& drawn) const override { return source_.key(drawn); }
+  std::vector<SkippedSample> damage() const override { return source_.damage(); }
+
+ protected:
+  const SampleSource& source_;
+};
+
 } // namespace fvlm

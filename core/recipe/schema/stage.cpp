@@ -131,8 +131,8 @@ Ref<EvaluationSet> evaluation_set() {
 void check_documents(Reader& reader, const Stage& stage) {
   if (!stage.data.documents) return;
   if (const ObjectiveTerm* term = stage.needs_pairs())
-    reader.report_at(".data.documents",
-                     fmt::format("fvlm.{} needs pairs of answers, and documents have none", term->name()));
+    reader.report_at(".data.documents", fmt::format("fvlm.{} needs {} of answers, and documents have none",
+                                                    term->name(), term->needs_judgements() ? "judgements" : "pairs"));
   if (stage.epochs)
     reader.report_at(".epochs", "documents are cut into rows, whose number is not known beforehand",
                      "set `samples` to a number of rows");
@@ -153,10 +153,20 @@ void check_rollouts(Reader& reader, const Stage& stage) {
                      "raise data.max_text_tokens, which holds a prompt and its answer, or lower max_new_tokens");
 }
 
+void check_judgements(Reader& reader, const Stage& stage) {
+  const ObjectiveTerm* term = stage.needs_judgements();
+  if (term && stage.objective.size() > 1)
+    reader.report_at(
+        ".objective",
+        fmt::format("fvlm.{} packs each answer beside one of another sample, which other terms would learn",
+                    term->name()),
+        "give it a stage of its own");
+}
+
 // A `fields` map with an answer but without the two answers of a pair means that the source has no pairs.
 void check_pairs(Reader& reader, const Stage& stage) {
   const ObjectiveTerm* term = stage.needs_pairs();
-  if (!term) return;
+  if (!term || term->needs_judgements()) return;
   for (size_t i = 0; i < stage.data.sources.size(); ++i) {
     const auto& fields = stage.data.sources[i].fields;
     bool other = fields.contains("assistant") || fields.contains("caption") || fields.contains("token_ids");
@@ -287,6 +297,7 @@ Ref<Stage> stage_schema() {
           .foreign("gradient_accumulation_steps", micro_batch_advice)
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
+          .check(check_judgements)
           .check(check_rollouts)
           .check(check_teacher_prompt)
           .check(check_mask_history)

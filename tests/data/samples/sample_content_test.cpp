@@ -36,6 +36,33 @@ TEST(SampleContent, PairIsTwoTexts) {
               ElementsAre(with_system(chat({"Q", "good"})), with_system(chat({"Q", "bad"}))));
 }
 
+TEST(SampleContent, ACompletionAnswersItsPrompt) {
+  const auto expected = with_system(chat({"Q", "A"}));
+  EXPECT_THAT(all_told(text(R"({"prompt":"Q","completion":"A"})")), ElementsAre(expected));
+  EXPECT_THAT(all_told(text(R"({"prompt":[{"role":"user","content":"Q"}],
+                                "completion":[{"role":"assistant","content":"A"}]})")),
+              ElementsAre(expected));
+  Wanted mapped = text_only();
+  mapped.source.fields = {{"user", "instruction"}, {"completion", "said"}};
+  EXPECT_THAT(all_told(text(R"({"instruction":"Q","said":"A"})", mapped)), ElementsAre(expected));
+}
+
+TEST(SampleContent, AnswersAreJudgedByTruthValues) {
+  const auto judgement = [](const std::string& said, Wanted wanted = text_only()) {
+    return text(R"({"user":"Q","assistant":"A",)" + said + "}", wanted).is_desirable;
+  };
+  EXPECT_EQ(judgement(R"("label":true)"), true);
+  EXPECT_EQ(judgement(R"("kto_tag":false)"), false);
+  EXPECT_EQ(judgement(R"("label":1)"), std::nullopt) << "may be a class";
+  EXPECT_EQ(judgement(R"("label":"cat")"), std::nullopt);
+  Wanted mapped = text_only();
+  mapped.source.fields = {{"label", "liked"}};
+  EXPECT_EQ(judgement(R"("liked":1)", mapped), true);
+  EXPECT_EQ(judgement(R"("liked":false)", mapped), false);
+  EXPECT_THAT(refusal({{"json", R"({"user":"Q","assistant":"A","liked":"yes"})"}}, mapped),
+              HasSubstr("'liked' (by the recipe the label) is a string, and true or false was expected"));
+}
+
 TEST(SampleContent, CaptionAnswersThePromptOfItsSource) {
   Wanted wanted = text_only();
   EXPECT_THAT(all_told(text(R"({"caption":"A cat.","source":"webvid"})")),
@@ -188,6 +215,7 @@ struct Wrong {
 TEST(SampleContent, ErrorsNameSampleAndPart) {
   const std::vector<Wrong> cases = {
       {R"({"user":"Q"})", "it has no text"},
+      {R"({"instruction":"Q","completion":"A"})", "it has no text"},
       {R"({"user":7,"assistant":"A"})", "'user' is a number, and a text was expected"},
       {R"({"user":"Q","assistant":["A"]})", "'assistant' is an array, and a text was expected"},
       {R"({"user":"Q","assistant":" \n"})", "'assistant' is empty"},
