@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* state_file = "training_state/state.json";
 constexpr const char* optimizer_file = "training_state/optimizer.safetensors";
 constexpr const char* checksums_file = "training_state/checksums.txt";
+constexpr std::string_view replaced = ".replaced"; // behind the name of a checkpoint whose place a new one takes
 
 // A slice of the optimizer's state. The slices of all ranks in this order are the whole.
 std::string slice_file(int64_t rank, int64_t ranks) {
@@ -52,6 +53,12 @@ std::vector<std::string> files_below(const fs::path& folder) {
   std::erase(files, checksums_file);
   std::ranges::sort(files);
   return files;
+}
+
+fs::path beside(const fs::path& folder, std::string_view ending) {
+  fs::path path = folder;
+  path += ending;
+  return path;
 }
 
 // Its name then.
@@ -280,13 +287,28 @@ std::vector<int64_t> StageFolder::steps() const {
   return steps;
 }
 
-void StageFolder::make_room(const fs::path& folder) {
-  fs::path gone = folder;
-  gone += ".removed"; // at once, so that nobody finds half of it
+void StageFolder::remove(const fs::path& folder) {
+  const fs::path gone = beside(folder, ".removed");
   std::error_code ignored;
   fs::remove_all(gone, ignored);
   fs::rename(folder, gone, ignored);
   fs::remove_all(gone, ignored);
+}
+
+void StageFolder::make_room(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) return;
+  forget_replaced(folder);
+  fs::rename(folder, beside(folder, replaced), ignored);
+}
+
+void StageFolder::forget_replaced(const fs::path& folder) {
+  remove(beside(folder, replaced));
+}
+
+void StageFolder::restore_replaced(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) fs::rename(beside(folder, replaced), folder, ignored);
 }
 
 void StageFolder::tidy() const {
@@ -296,6 +318,11 @@ void StageFolder::tidy() const {
     const bool is_checkpoint = name.starts_with("step-"), is_reference = name.starts_with("reference.");
     const bool is_partial = name.find(".partial-") != name.npos, is_removed = name.find(".removed") != name.npos;
     const bool is_link = entry.is_symlink(ignored) && (name.starts_with(".latest-") || name.starts_with(".best-"));
+    if (is_checkpoint && name.ends_with(replaced)) {
+      const fs::path folder = path_ / name.substr(0, name.size() - replaced.size());
+      restore_replaced(folder);
+      forget_replaced(folder);
+    }
     if ((is_checkpoint && (is_partial || is_removed)) || (is_reference && is_partial) || is_link)
       fs::remove_all(entry.path(), ignored);
   }
@@ -343,7 +370,7 @@ void StageFolder::prune(int64_t last, int64_t best) const {
     const auto by_score = scored();
     for (size_t i = 0; i < by_score.size() && i < static_cast<size_t>(best); ++i) std::erase(rest, by_score[i].second);
   }
-  for (const int64_t step : rest) make_room(of(step));
+  for (const int64_t step : rest) remove(of(step));
 }
 
 void StageFolder::link() const {

@@ -51,9 +51,14 @@ class StageFolder {
 
   std::filesystem::path of(int64_t step) const;
   std::vector<int64_t> steps() const; // rising
-  // A run that went back to an earlier checkpoint comes by here again: what lies at `folder` goes.
+  // At once, so that nobody finds half of it.
+  static void remove(const std::filesystem::path& folder);
+  // A run that went back to an earlier checkpoint, or ends where it saved one, comes by here again. What lies at
+  // `folder` is moved beside it until the new one is there: forget_replaced(), or else restore_replaced().
   static void make_room(const std::filesystem::path& folder);
-  // Takes away what a killed process left half done.
+  static void forget_replaced(const std::filesystem::path& folder);
+  static void restore_replaced(const std::filesystem::path& folder);
+  // Takes away what a killed process left half done, and restores what it was about to replace.
   void tidy() const;
   // The newest that is whole. What is damaged is warned of and put aside as *.damaged.
   std::optional<int64_t> newest() const;

@@ -96,12 +96,17 @@ void CheckpointWriter::work() {
 
 void CheckpointWriter::write(const Job& job) {
   const fs::path folder = job.folder.of(job.snapshot.state.step);
-  if (!exchange_) {
-    StageFolder::make_room(folder);
-    return write_checkpoint(folder, job.snapshot);
+  const bool is_first = !exchange_ || exchange_->is_first();
+  if (is_first) StageFolder::make_room(folder);
+  try {
+    if (exchange_)
+      write_checkpoint(folder, job.snapshot, *exchange_, before_part_);
+    else
+      write_checkpoint(folder, job.snapshot);
+  } catch (...) {
+    if (is_first) StageFolder::restore_replaced(folder);
+    throw;
   }
-  if (exchange_->is_first()) StageFolder::make_room(folder);
-  write_checkpoint(folder, job.snapshot, *exchange_, before_part_);
 }
 
 std::string CheckpointWriter::try_to_write(const Job& job) {
@@ -123,7 +128,8 @@ std::string CheckpointWriter::try_to_write(const Job& job) {
   } catch (const std::exception& error) { // the standard library's own, of folders
     return error.what();
   }
-  if (exchange_ && !exchange_->is_first()) return "";                          // the first one goes on
+  if (exchange_ && !exchange_->is_first()) return ""; // the first one goes on
+  StageFolder::forget_replaced(folder);
   if (folder != last_good_) log_info("checkpoint saved: {}", folder.string()); // else: again, as its stage's last
   job.folder.prune(plan_.keep_last, plan_.keep_best);
   job.folder.link();

@@ -26,6 +26,8 @@ double number(const Json& json) {
 std::string RunState::text() const {
   Json sums = Json::object();
   for (const auto& [name, value] : interval) sums[name] = number(value);
+  Json last_rates = Json::object();
+  for (const auto& [name, value] : rates) last_rates[name] = number(value);
   return Json{{"format_version", format_version},
               {"run_id", run_id},
               {"plan_hash", plan_hash},
@@ -35,7 +37,7 @@ std::string RunState::text() const {
               {"cursor", cursor.text()},
               {"data", data},
               {"optimizer_steps", optimizer_steps},
-              {"rate_scale", rate_scale},
+              {"rate_scale", number(rate_scale)},
               {"split", split},
               {"crew", replicas},
               {"guard",
@@ -50,7 +52,7 @@ std::string RunState::text() const {
               {"frames", frames},
               {"left_out_rows", left_out_rows},
               {"interval", sums},
-              {"rates", rates},
+              {"rates", last_rates},
               {"memory", Json::parse(memory)},
               {"metrics_bytes", metrics_bytes},
               {"events_bytes", events_bytes},
@@ -77,7 +79,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.cursor = Cursor::parse(json.at("cursor").get<std::string>(), where);
     state.data = json.value("data", std::vector<uint64_t>{});
     state.optimizer_steps = json.at("optimizer_steps");
-    state.rate_scale = json.at("rate_scale");
+    state.rate_scale = number(json.at("rate_scale"));
     state.split = json.at("split");
     state.replicas = json.value("crew", 1);
     const Json& guard = json.at("guard");
@@ -90,7 +92,8 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.left_out_rows = json.value("left_out_rows", int64_t{0});
     for (const auto& [name, value] : json.at("interval").items())
       state.interval[name == earlier_text_tokens ? "text_tokens" : name] = number(value);
-    state.rates = json.value("rates", std::map<std::string, double>{});
+    if (json.contains("rates"))
+      for (const auto& [name, value] : json["rates"].items()) state.rates[name] = number(value);
     state.memory = json.at("memory").dump();
     state.metrics_bytes = json.at("metrics_bytes");
     state.events_bytes = json.at("events_bytes");

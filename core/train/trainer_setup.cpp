@@ -88,11 +88,14 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
         context.plan, stage, data_.tokenizer(), *model_.model, *operations_, most, context.lua,
         counts_packs() && context.ranks.is_first() ? checkpoints_.folder().path() / "rollouts.jsonl" : fs::path(),
         state_.step});
+  const int64_t split = state_.split;
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
   if (model_.frozen.teacher_cache && !state_.stage_done && context.steps_left != 0)
     cache_teachers(context, stage, model_, data_, *gradients_, [this](const HostPack& pack) {
       compute_once(pack, [this](const HostPack& part) { gradients_->cache_teachers(part); });
     });
+  ran_out_of_memory_ = cut_packs_ = false;
+  if (context.ranks.are_several()) state_.split = split; // which all ranks have in common
 }
 
 Trainer::~Trainer() = default;

@@ -100,7 +100,7 @@ TEST_F(CheckpointsOfRanks, LoadIntoAnyNumberOfRanks) {
         load(&ranks, true, fmt::format("rank {} of {}", ranks.rank(), count));
         load(&ranks, false, fmt::format("rank {} of {}, whole", ranks.rank(), count));
       });
-    StageFolder::make_room(checkpoint);
+    StageFolder::remove(checkpoint);
   }
 }
 

@@ -3,9 +3,11 @@
 #include "failing_writes.h"
 #include "model/weights/safetensors.h"
 #include "small_run.h"
+#include "train/checkpoint_writer.h"
 #include "train/initial_model.h"
 
 #include <fstream>
+#include <gmock/gmock.h>
 #include <sys/resource.h>
 
 namespace fvlm::train {
@@ -107,7 +109,7 @@ TEST_P(FailingDisk, AtAnyCallLeavesTheLastGoodCheckpointOnly) {
       ASSERT_NO_THROW(verify_checkpoint(stage.of(7))) << "call " << calls;
     }
     EXPECT_EQ(stage.newest(), written || fs::exists(stage.of(7)) ? 7 : 3) << "call " << calls;
-    StageFolder::make_room(stage.of(7));
+    StageFolder::remove(stage.of(7));
     for (const auto& entry : fs::directory_iterator(stage.path()))
       EXPECT_EQ(entry.path().filename(), "step-000003") << "call " << calls;
   }
@@ -117,6 +119,37 @@ TEST_P(FailingDisk, AtAnyCallLeavesTheLastGoodCheckpointOnly) {
 
 INSTANTIATE_TEST_SUITE_P(All, FailingDisk,
                          testing::Values(DiskFault::full, DiskFault::failing, DiskFault::short_write));
+
+TEST_F(Checkpoints, OneIsThereWhileAnotherTakesItsPlace) {
+  const auto shot = made();
+  const StageFolder stage(folder("run") / "align");
+  write_checkpoint(stage.of(7), shot);
+  StageFolder::make_room(stage.of(7)); // and here the process is killed
+  EXPECT_THAT(stage.steps(), testing::IsEmpty());
+  stage.tidy();
+  EXPECT_EQ(stage.newest(), 7);
+  StageFolder::make_room(stage.of(7));
+  write_checkpoint(stage.of(7), shot); // or here
+  stage.tidy();
+  EXPECT_EQ(stage.newest(), 7);
+  EXPECT_EQ(std::distance(fs::directory_iterator(stage.path()), fs::directory_iterator()), 1) << "the old one is gone";
+}
+
+TEST_F(Checkpoints, OneStaysWhereItsSuccessorCannotBeWritten) {
+  const StageFolder stage(folder("run") / "align");
+  const plan::Checkpoint plan;
+  CheckpointWriter writer(plan);
+  writer.write(stage, made());
+  ASSERT_TRUE(writer.wait());
+  const auto before = content(stage.of(7));
+  {
+    const FailingWrites disk(DiskFault::full, "/step-000007", 1, 1 << 30);
+    writer.write(stage, made());
+    EXPECT_FALSE(writer.wait());
+  }
+  EXPECT_EQ(stage.newest(), 7);
+  EXPECT_EQ(content(stage.of(7)), before);
+}
 
 TEST_F(Checkpoints, RunContinuesWhereOneCannotBeWritten) {
   run("whole", {}, {.stage = "align"});
