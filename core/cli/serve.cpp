@@ -86,6 +86,7 @@ int serve_model(Arguments arguments) {
   if (!parsed) return 0;
   HttpLimits http;
   http.body_bytes = static_cast<uint64_t>(parsed->integer_or("body-limit", 32, 1)) << 20;
+  http.all_body_bytes = std::max(http.all_body_bytes, http.body_bytes);
   http.connections = parsed->integer_or("connections", http.connections, 1);
   http.idle = std::chrono::seconds(parsed->integer_or("idle", http.idle.count(), 1));
   http.first_byte = std::chrono::seconds(parsed->integer_or("patience", http.first_byte.count(), 1));

@@ -36,9 +36,10 @@ using boost::system::error_code;
 using RequestParser = http::request_parser<http::string_body>;
 constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are returned instead of thrown
 
+// HEAD is GET to the handler; its answer is sent without the body.
 HttpRequest request_of(http::request<http::string_body>&& request) {
   const std::string_view target(request.target().data(), request.target().size());
-  return {std::string(request.method_string()),
+  return {std::string(request.method() == http::verb::head ? "GET" : request.method_string()),
           std::string(target.substr(0, target.find('?'))),
           std::string(request[http::field::host]),
           std::string(request[http::field::origin]),
@@ -116,6 +117,12 @@ struct HttpServer::State {
     finish_if_idle();
   }
 
+  // What an answer's form owes to its request.
+  struct Reply {
+    unsigned version;
+    bool keeps_alive, is_header_alone;
+  };
+
   // Reads one request and sends its answer. Returns whether the connection can carry another one.
   asio::awaitable<bool> exchange(beast::tcp_stream& stream, beast::flat_buffer& buffer) {
     RequestParser parser;
@@ -136,6 +143,7 @@ struct HttpServer::State {
   }
 
   asio::awaitable<bool> read_and_answer(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser) {
+    stream.expires_after(limits.idle); // until now the connection may have waited for a request
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       http::response<http::empty_body> go_on{http::status::continue_, 11};
       co_await http::async_write(stream, go_on, outcome);
@@ -147,18 +155,17 @@ struct HttpServer::State {
       co_return false;
     }
 
-    const bool keep_alive = parser.get().keep_alive();
-    const unsigned version = parser.get().version();
+    const Reply reply{parser.get().version(), parser.get().keep_alive(), parser.get().method() == http::verb::head};
     auto response = std::make_shared<PendingResponse>(io, outbox, refusal);
     ++answering;
     handler(request_of(parser.release()), std::make_shared<PendingResponse::Handle>(response));
-    const bool sent = co_await send(stream, *response, version, keep_alive);
+    const bool sent = co_await send(stream, *response, reply);
     --answering;
     if (!sent) response->abandon();
-    co_return sent&& keep_alive;
+    co_return sent&& reply.keeps_alive;
   }
 
-  asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, unsigned version, bool keep_alive) {
+  asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, const Reply& reply) {
     const ClientWatch watch(stream.socket(), response.shared_from_this());
     stream.expires_never();
     // An answer that the handler gave at once is sent even if the client has closed its sending direction.
@@ -173,12 +180,12 @@ struct HttpServer::State {
     }
     patience.cancel();
     const PendingResponse::Head head = std::move(*response.head_);
-    if (!head.in_pieces) co_return co_await send_whole(stream, head, version, keep_alive);
+    if (!head.in_pieces) co_return co_await send_whole(stream, head, reply);
 
-    http::response<http::empty_body> begin{http::status::ok, version};
+    http::response<http::empty_body> begin{http::status::ok, reply.version};
     add_headers(begin, head);
-    begin.keep_alive(keep_alive);
-    const bool chunked = version >= 11;
+    begin.keep_alive(reply.keeps_alive);
+    const bool chunked = reply.version >= 11;
     begin.chunked(chunked);
     http::response_serializer<http::empty_body> serializer(begin);
     stream.expires_after(limits.idle);
@@ -211,14 +218,18 @@ struct HttpServer::State {
     co_return !failed;
   }
 
-  asio::awaitable<bool> send_whole(beast::tcp_stream& stream, const PendingResponse::Head& head, unsigned version,
-                                   bool keep_alive) {
-    http::response<http::string_body> whole{http::int_to_status(static_cast<unsigned>(head.status)), version};
+  asio::awaitable<bool> send_whole(beast::tcp_stream& stream, const PendingResponse::Head& head, const Reply& reply) {
+    http::response<http::string_body> whole{http::int_to_status(static_cast<unsigned>(head.status)), reply.version};
     add_headers(whole, head);
     whole.body() = head.body;
-    whole.keep_alive(keep_alive && !stopping);
+    whole.keep_alive(reply.keeps_alive && !stopping);
     whole.prepare_payload();
     stream.expires_after(limits.idle);
+    if (reply.is_header_alone) {
+      http::response_serializer<http::string_body> serializer(whole);
+      auto [error, bytes] = co_await http::async_write_header(stream, serializer, outcome);
+      co_return !error;
+    }
     auto [error, bytes] = co_await http::async_write(stream, whole, outcome);
     co_return !error;
   }

@@ -21,7 +21,7 @@ struct HttpLimits {
   uint32_t header_bytes = 16 << 10;
   int64_t connections = 1024;
   std::chrono::seconds idle{60};        // to send a request, to wait between two, and to read what was sent
-  std::chrono::seconds first_byte{600}; // until an answer has to begin
+  std::chrono::seconds first_byte{600}; // until a stream has to begin, and any other answer to be complete
 };
 
 // The answer to one request. [any thread]

@@ -93,7 +93,9 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   void give_up() {
     if (head_) return;
     abandon();
-    HttpRefusal written = refusal_(503, "the answer did not begin in time; try again later");
+    HttpRefusal written =
+        refusal_(503, "the answer was not ready in time: the server is busy, or the answer long, which a "
+                      "stream shows as it comes");
     head_ = Head{503, std::move(written.content_type), std::move(written.body), false, {{"Retry-After", "10"}}};
     changed_.cancel();
   }
