@@ -186,32 +186,6 @@ std::optional<SchedulerCounts> GenerationBatch::draft_model_counts() const {
   return draft_model_ ? std::optional(draft_model_->counts()) : std::nullopt;
 }
 
-// Pages, and slots where states are carried, for the prompts that wait, while no other prompt's rows are in them.
-void GenerationBatch::reserve() {
-  if (scheduler_.is_running() || !scheduler_.is_waiting()) return;
-  const auto pages_of = [&](int64_t rows) { return (rows + options_.page_rows - 1) / options_.page_rows; };
-  const SchedulerCounts present = scheduler_.counts();
-  const int64_t wanted = std::max(scheduler_.wanted_pages(), pages_of(options_.reserved_rows)),
-                needed = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows))),
-                sequences = std::max(scheduler_.wanted_slots(), options_.reserved_sequences),
-                pages = std::max(needed, present.pages),
-                slots = model_.decoder().carries_state()
-                            ? std::max(std::min(sequences, options_.max_sequences), present.slots)
-                            : 0;
-  if (pages == present.pages && slots == present.slots) return;
-  graphs_.clear();
-  pages_ = {}; // first, so that its memory serves the new ones
-  pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows, slots + 1);
-  scheduler_.resize(pages, slots);
-  if (draft_model_) draft_model_->resize(pages);
-}
-
-void GenerationBatch::clear_prefix_cache() {
-  const SchedulerCounts present = scheduler_.counts();
-  scheduler_.resize(present.pages, present.slots);
-  if (draft_model_) draft_model_->resize(present.pages);
-}
-
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
   at::Tensor x = model_.decoder().embed(ops_, rows.tokens);
   std::vector<int64_t> places;
@@ -469,10 +443,10 @@ bool GenerationBatch::run_step() {
     return true;
   }
   if (last) take(*last);
-  reserve();
+  const bool dropped = reserve();
   propose_drafts();
   Scheduler::Pass pass = scheduler_.next();
-  if (pass.parts.empty()) return last.has_value();
+  if (pass.parts.empty()) return last.has_value() || dropped;
   PassInFlight launched = launch(std::move(pass));
   if (can_run_ahead(launched.pass))
     in_flight_ = std::move(launched);

@@ -66,6 +66,7 @@ struct GeneratedAnswer {
   bool ended = false;                  // by an end token
   int64_t shared_rows = 0;             // of the prompt, that another prompt's pages had
   double seconds = 0;                  // since the first pass over its prompt began
+  bool lacks_memory = false;           // it has no token, since there is no memory for its rows of keys and values
 };
 
 struct BatchOptions {
@@ -88,6 +89,9 @@ struct BatchOptions {
   int64_t draft_tokens = 0;
   const model::Model* draft_model = nullptr;
   bool captures = true; // passes as CUDA graphs
+  // A prompt that needs more rows than there are, and for which memory does not suffice, ends with `lacks_memory`, and
+  // others go on. Else the error is thrown.
+  bool outlives_long_prompts = false;
 };
 
 class GenerationBatch {
@@ -156,7 +160,9 @@ class GenerationBatch {
   };
   // What step() does. Returns the same.
   bool run_step();
-  void reserve();
+  // Returns whether a prompt ended, for which there is no memory.
+  bool reserve();
+  void make_pages(int64_t pages, int64_t slots);
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
   // The outputs of a pass, in the order of its parts.
   DecodeGraphs::Output compute(const Scheduler::Pass& pass, const DeviceTokens& tokens);

@@ -107,6 +107,7 @@ class Scheduler {
   int64_t shared_rows(int64_t number) const;              // of its prompt, that were in pages; of one that runs
   bool is_running() const { return !running_.empty(); }
   bool is_waiting() const { return !waiting_.empty(); }
+  int64_t first_waiting() const { return waiting_.front().prompt.number; }
   // Of the first prompt that waits, alone; of all that wait, together.
   int64_t needed_pages() const;
   int64_t wanted_pages() const;

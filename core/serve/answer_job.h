@@ -46,6 +46,7 @@ struct AnswerJob {
   int64_t open = 0;       // answers that have not ended, for the model's thread
   bool begun = false;     // the model's thread has taken it
   bool abandoned = false; // it was dropped because its client had left
+  bool over = false;      // its listener has had its last call
 };
 
 struct RunningAnswer {

@@ -203,9 +203,9 @@ std::string AnswerJson::failure(const Error& error) {
 }
 
 int http_status_of(const Error& error) {
-  return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data ? 400
-         : error.kind() == ErrorKind::stopped                                ? 503
-                                                                             : 500;
+  return error.kind() == ErrorKind::usage || error.kind() == ErrorKind::data       ? 400
+         : error.kind() == ErrorKind::stopped || error.kind() == ErrorKind::device ? 503
+                                                                                   : 500;
 }
 
 std::string message_of(const Error& error) {

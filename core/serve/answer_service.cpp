@@ -108,6 +108,7 @@ void AnswerService::begin_batch() {
   options.max_sequences = options.reserved_sequences = limits_.sequences;
   options.prefill_rows = limits_.prefill_rows;
   options.draft_tokens = limits_.draft_tokens;
+  options.outlives_long_prompts = true;
   batch_.emplace(generator_.make_batch(options));
 }
 
@@ -222,8 +223,7 @@ void AnswerService::begin(std::vector<Job> jobs) {
         continue;
       }
       for (size_t i = 0; i < prompts.size(); ++i)
-        if (const auto failed = tried([&] { add(group[i], std::move(prompts[i])); }))
-          delivery_.finish(group[i], *failed);
+        if (const auto failed = tried([&] { add(group[i], std::move(prompts[i])); })) fail(group[i], *failed);
     } catch (const std::exception&) {
       for (const auto& group : groups)
         for (const Job& job : group)
@@ -265,8 +265,19 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
       ++job->open;
     }
   } catch (const Error& error) { // of the first answer, as they differ in the draws alone
-    delivery_.finish(job, error);
+    fail(job, error);
   }
+}
+
+// With all its answers that have begun.
+void AnswerService::fail(const Job& job, const Error& error) {
+  std::erase_if(running_, [&](const auto& each) {
+    const bool is_own = each.second->job == job;
+    if (is_own) batch_->cancel(each.first);
+    return is_own;
+  });
+  job->open = 0;
+  delivery_.finish(job, error);
 }
 
 // Before a request ends, so that who has its answer finds it counted.
@@ -303,8 +314,14 @@ void AnswerService::cancel_abandoned() {
 }
 
 void AnswerService::end(const infer::GeneratedAnswer& generated) {
-  const auto running = running_.extract(generated.number).mapped();
+  const auto found = running_.find(generated.number);
+  if (found == running_.end()) return; // another answer to the request failed
+  const auto running = found->second;
   const Job job = running->job;
+  if (generated.lacks_memory)
+    return fail(job, Error(ErrorKind::device, "the server's memory does not hold the keys and values of this request")
+                         .advise("a shorter prompt or fewer max_tokens need less"));
+  running_.erase(found);
   job->usage.cached = std::max(job->usage.cached, generated.shared_rows);
   std::optional<infer::GeneratedToken> end_token;
   if (job->request.echo && generated.ended && !generated.logprobs.empty())
@@ -314,6 +331,7 @@ void AnswerService::end(const infer::GeneratedAnswer& generated) {
 }
 
 void AnswerService::finish(AnswerJob& job, const Error* error) {
+  if (std::exchange(job.over, true)) return;
   {
     std::lock_guard lock(lock_);
     --(job.begun ? counts_.answering : counts_.waiting);

@@ -72,6 +72,7 @@ class AnswerService {
   void begin(std::vector<Job> jobs);
   std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
   void add(const Job& job, infer::Prompt prompt);
+  void fail(const Job& job, const Error& error);
   void cancel_abandoned();
   void count_batch(int64_t steps);
   void count_times(double waiting, double encoding);

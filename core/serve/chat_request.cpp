@@ -60,6 +60,9 @@ infer::StopRules stop_rules_of(const RequestFields& fields, const RequestLimits&
   return rules;
 }
 
+// By chat templates, besides the messages.
+constexpr std::initializer_list<const char*> written_into_prompts = {"tools", "chat_template_kwargs"};
+
 // {"50256": -100}: of tokens by their ids.
 std::vector<std::pair<int64_t, double>> logit_bias_of(const RequestFields& fields) {
   constexpr const char* name = "logit_bias";
@@ -72,7 +75,7 @@ std::vector<std::pair<int64_t, double>> logit_bias_of(const RequestFields& field
   for (const auto& [token, bias] : given->items()) {
     int64_t id = 0;
     const char* const end = token.data() + token.size();
-    if (std::from_chars(token.data(), end, id).ptr != end || token.empty())
+    if (const auto read = std::from_chars(token.data(), end, id); read.ptr != end || read.ec != std::errc())
       throw wrong_field(name, "expected ids of tokens as keys, got " + shortened(token));
     all.emplace_back(id, RequestFields(*given, name).number(token.c_str(), 0, -100, 100));
   }
@@ -131,6 +134,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
   refuse_unsupported(fields, form);
+  fields.limit(written_into_prompts, limits.most_text);
   const char* const format = form == ApiForm::response ? "text" : "response_format";
   if (fields.asks(format) || fields.asks("structured_outputs")) request.form = answer_form_of(body, form);
   require_agreement(request, form);
@@ -292,6 +296,7 @@ ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits) {
     request.turns.push_back({"user", contents.text(fields.text("prompt"), "prompt", true)});
     return request;
   }
+  fields.limit(written_into_prompts, limits.most_text);
   read_tools(request, fields, body, ApiForm::chat);
   if (adds_tokens) throw wrong_field("add_special_tokens", "it goes with a prompt; a chat template has its own tokens");
   request.template_variables = template_variables_of(fields);

@@ -101,9 +101,11 @@ void Contents::add_items(const Json& items, const std::string& where) {
            {"tool_call_id", items[i].value("call_id", Json())},
            {"content", items[i].value("output", Json())}});
     } else if (type == "function_call") {
-      const bool joins =
-          !messages.empty() && messages.back().is_object() && messages.back().value("role", Json()) == "assistant";
+      const Json last = messages.empty() ? Json() : messages.back();
+      const bool joins = last.is_object() && last.value("role", Json()) == "assistant";
       if (!joins) add({{"role", "assistant"}, {"content", nullptr}});
+      if (const Json calls = joins ? last.value("tool_calls", Json()) : Json(); !calls.is_null() && !calls.is_array())
+        throw wrong_field(place, "it follows an answer whose tool_calls are no list, but " + shortened(calls));
       messages.back()["tool_calls"].push_back(
           {{"id", items[i].value("call_id", Json())},
            {"type", "function"},

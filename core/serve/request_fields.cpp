@@ -120,6 +120,13 @@ std::string RequestFields::text(const char* name) const {
   return value->get<std::string>();
 }
 
+void RequestFields::limit(std::initializer_list<const char*> names, int64_t most) const {
+  for (const char* name : names)
+    if (const Json* value = find(name);
+        value && std::ssize(value->dump(-1, ' ', false, Json::error_handler_t::replace)) > most)
+      throw wrong_field(place_of(name), fmt::format("a request has at most {} bytes of it", most));
+}
+
 bool RequestFields::asks(const char* name) const {
   const Json* value = find(name);
   return value && !asks_for_nothing(name, *value);

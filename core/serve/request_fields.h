@@ -44,6 +44,8 @@ class RequestFields {
   std::string text(const char* name) const;
   // Refuses what would change an answer and is not there, unless it asks for nothing.
   void refuse(std::initializer_list<const char*> names) const;
+  // Refuses those that are longer than `most` bytes of JSON.
+  void limit(std::initializer_list<const char*> names, int64_t most) const;
   // Whether the field is there and asks for something.
   bool asks(const char* name) const;
 

@@ -86,6 +86,29 @@ TEST(GenerationBatch, PromptsJoinWhileOthersAreAnswered) {
   EXPECT_TRUE(batch.take_finished().empty());
 }
 
+TEST(GenerationBatch, APromptThatMemoryDoesNotHoldEndsAloneAndOthersGoOn) {
+  Tiny tiny(tiny_config(), at::kFloat);
+  auto prompts = mixed_prompts(4, 3);
+  const auto expected = one_by_one(tiny, prompts, {});
+  Prompt endless = prompts[1];
+  endless.max_tokens = int64_t{1} << 42;
+  for (const bool outlives : {true, false}) {
+    GenerationBatch batch(tiny.model, *tiny.operations, {}, {.outlives_long_prompts = outlives});
+    batch.add(prompts[0]);
+    EXPECT_EQ(tokens_of(batch.finish()).front(), expected[0]) << "now there are pages";
+    batch.add(endless);
+    for (const size_t next : {1, 2, 3}) batch.add(prompts[next]);
+    if (!outlives) {
+      EXPECT_ANY_THROW(batch.finish());
+      continue;
+    }
+    const auto answers = batch.finish();
+    ASSERT_EQ(answers.size(), 4);
+    for (size_t i = 0; i < answers.size(); ++i) EXPECT_EQ(answers[i].lacks_memory, i == 0);
+    for (const size_t next : {1, 2, 3}) EXPECT_EQ(tokens_of({answers[next]}).front(), expected[next]);
+  }
+}
+
 TEST(GenerationBatch, PromptsThatJoinAndAnswersThatAreLongEnoughDoNotStopTheDevice) {
   Tiny tiny(tiny_config(), at::kFloat);
   auto prompts = mixed_prompts(24, 17);

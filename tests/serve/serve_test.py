@@ -155,7 +155,11 @@ class Trouble(unittest.TestCase):
               {"functions": [{}], "function_call": "f", "bad_words": ["no"], "guided_json": {"type": "object"},
                "modalities": ["text", "audio"]}.items()),
             *((400, f"{name}: ", chat, asked | {name: "auto"}) for name in ("suffix", "response_format", "logit_bias")),
-            (400, "logit_bias: expected ids of tokens", chat, asked | {"logit_bias": {"the": 1}}), (400, "logit_bias.5: ", chat, asked | {"logit_bias": {"5": 101}}),
+            *((400, "logit_bias: expected ids of tokens", chat, asked | {"logit_bias": {key: 1}}) for key in ("the", "", "9" * 20)),
+            *((400, f"{name}: a request has at most 1048576 bytes of it", chat, asked | {name: value}) for name, value in
+              {"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 20)}}],
+               "chat_template_kwargs": {"x": "x" * (1 << 20)}}.items()),
+            (400, "logit_bias.5: ", chat, asked | {"logit_bias": {"5": 101}}),
             (400, "logit_bias: expected tokens of the model's", chat, asked | {"logit_bias": {"99999999": 1}}),
             (400, "presence_penalty: ", chat, asked | {"presence_penalty": 2.5}), (400, "frequency_penalty: ", chat, asked | {"frequency_penalty": "high"}),
             (400, "tools[0]: tools are of type function", chat, asked | {"tools": [{}]}), (400, "the request has no tools", chat, asked | {"tool_choice": "required"}),
@@ -243,6 +247,37 @@ class Trouble(unittest.TestCase):
             server.ask(user("Hello?"))
             for client in idle:
                 client.close()
+
+    def test_head_is_get_without_the_body(self):
+        with Server() as server:
+            client = server.connection()
+            for path in ("/health", "/v1/models", "/nothing"):
+                client.request("HEAD", path)
+                head = client.getresponse()
+                self.assertEqual(head.read(), b"")
+                client.auto_open = False # a second connection would hide a body that this one takes for an answer
+                client.request("GET", path)
+                whole = client.getresponse()
+                self.assertEqual(len(whole.read()), int(head.getheader("Content-Length")))
+                self.assertEqual((whole.status, whole.getheader("Content-Type")), (head.status, head.getheader("Content-Type")))
+            client.close()
+
+    def test_time_to_send_a_request_begins_with_the_request(self):
+        with Server("--idle", 3) as server:
+            client = server.connection()
+            client.request("GET", "/health")
+            client.getresponse().read()
+            client.auto_open = False
+            time.sleep(2)
+            body = json.dumps({"messages": [user("Hi")], "max_tokens": 2}).encode()
+            client.putrequest("POST", "/v1/chat/completions")
+            client.putheader("Content-Type", "application/json")
+            client.putheader("Content-Length", str(len(body)))
+            client.endheaders()
+            time.sleep(2) # with the pause before longer than --idle
+            client.send(body)
+            self.assertEqual(client.getresponse().status, 200)
+            client.close()
 
     def test_a_client_is_not_late_while_the_server_is(self):
         with Server("--idle", 1) as server:
