@@ -53,7 +53,9 @@ int lora_export(Arguments arguments) {
   options.positional("MODEL", "a checkpoint with adapters, or a run folder (its newest checkpoint)")
       .required_value("out", "DIR", "the new folder; must not exist yet")
       .value("part", "NAME", "only the adapter of this part, for the part by itself: vision, decoder, decoder2")
-      .value("base", "NAME", "what adapter_config.json calls the base model; default: the folder of the weights below");
+      .value("base", "NAME",
+             "what adapter_config.json calls the base model; default: the folder of the weights below, of a whole "
+             "model none");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const InterruptibleWrites interruptible;

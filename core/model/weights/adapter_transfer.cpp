@@ -224,11 +224,11 @@ class WholeExport {
   void add_changes(const ModelPart& part) {
     const std::string prefix = part.name + ".";
     if (part.role() == Role::decoder) require_unchanged(prefix);
-    const size_t before = out_.config.saved.size();
+    const std::vector<std::string> of_others = out_.config.saved;
     for (const Parameter& parameter : directory_.parameters())
       if (parameter.name.starts_with(prefix) && has_changed(parameter)) save_module(parameter.name);
-    for (size_t i = before; i < out_.config.saved.size(); ++i) {
-      const std::string& module = out_.config.saved[i];
+    for (const std::string& module : out_.config.saved) {
+      if (std::ranges::find(of_others, module) != of_others.end()) continue;
       for (const Parameter& parameter : directory_.parameters()) {
         if (parameter.of_adapter || !is_in(names_.in_transformers(parameter.name), module)) continue;
         if (!parameter.name.starts_with(prefix)) refuse(module);
