@@ -29,7 +29,7 @@ void read_stages(RecordedRun& run, const Json& plan) {
     for (const auto& term : list(planned, "objective")) {
       std::string kind = text(term, "kind"); // as a recipe names it: "next_token", "dpo"
       if (kind.empty()) continue;
-      constexpr size_t abbreviation = 3;
+      constexpr size_t abbreviation = 4; // of letters, such as GRPO
       if (kind.size() <= abbreviation)
         std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::toupper(c); });
       std::ranges::replace(kind, '_', ' ');

@@ -1,4 +1,4 @@
-// Looks at the numbers of each step before it is applied.
+// Judges the numbers of each step, after the device has applied it or left it out.
 #pragma once
 #include "recipe/plan.h"
 #include "train/state.h"

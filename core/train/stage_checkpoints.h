@@ -27,7 +27,7 @@ class StageCheckpoints {
   // Error(stopped) where it does not within the run's patience, or where the run is asked to stop.
   void wait_until_saved();
   // The stage's last checkpoint has to be written again, with what came after its step.
-  void require_anew() { saved_at_ = -1; }
+  void mark_unsaved() { saved_at_ = -1; }
 
   // Back to the weights of the last checkpoint, whose step it returns; the data that led away from them are not read
   // again. Throws Error(diverged) where that is not allowed, or was done before.

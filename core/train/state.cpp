@@ -39,7 +39,7 @@ std::string RunState::text() const {
               {"optimizer_steps", optimizer_steps},
               {"rate_scale", number(rate_scale)},
               {"split", split},
-              {"crew", replicas},
+              {"crew", replicas}, // as earlier versions called them
               {"guard",
                {{"mean_loss", number(guard.mean_loss)},
                 {"losses", guard.losses},

@@ -117,7 +117,7 @@ StageEnd Trainer::finish(bool ended_early) {
   context_.ranks.enter("end of the stage", stage_.name, state_.step);
   log_info("{}: done, {} steps, {}, loss of the last step {:.4g}", stage_.name, grouped(state_.step), counts.text(),
            observer_.loss());
-  checkpoints_.require_anew();
+  checkpoints_.mark_unsaved();
   save();
   checkpoints_.wait_until_saved();
   return StageEnd::done;
