@@ -12,8 +12,8 @@ local fvlm = {}
 function fvlm.arg(name, default) end
 
 ---A sum of weighted objectives, the same as a plain list.
----@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
----@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
+---@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
+---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
 function fvlm.sum(terms) end
 
 ---What a `control` function may return.
@@ -425,7 +425,7 @@ function fvlm.lora(table) end
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents" How the connector encodes frames in training. Default: the first of its modes.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
@@ -472,7 +472,7 @@ function fvlm.mix(table) end
 ---@field text? string|(string)[] In place of shards: the same of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
----@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says. Of HotpotQA's paragraphs those sentences are read that `supporting_facts` names, and their neighbours), `question` (the question about `context`), `supporting_facts` (which sentences of HotpotQA's `context` support the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `chosen` (the preferred answer of a pair: a text, a turn, or all turns; `prompt` and the like lead to it), `rejected` (the other answer, in the same form), `prompt` (what both answers of `chosen` and `rejected` are to: a text, or turns), `texts` (a conversation as a list of { user, assistant }), `system` (the system turn of a conversation), `image` (a path, a data: URL or the bytes of an image, where a shard's samples name their files; or a list), `images` (the same), `video` (a path or the bytes of a video, likewise), `videos` (the same, a list of one), `file_name` (the path of an image or video, as Hugging Face's metadata.jsonl names it), `file_names` (a list of them), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text; of a `question` without `answers`, its answer).
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `answers` (all answers that an evaluation takes for right; without `assistant` the most frequent is learnt), `context` (a text that `question` is about, with `answers`; written as `questions` of the mix says. Of HotpotQA's paragraphs those sentences are read that `supporting_facts` names, and their neighbours), `question` (the question about `context`), `supporting_facts` (which sentences of HotpotQA's `context` support the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `chosen` (the preferred answer of a pair: a text, a turn, or all turns; `prompt` and the like lead to it), `rejected` (the other answer, in the same form), `completion` (the answer to `prompt`, in the same form), `prompt` (what both answers of `chosen` and `rejected`, or the `completion`, are to: a text, or turns), `label` (whether the answer is a good one, for fvlm.kto: true or false), `kto_tag` (the same), `texts` (a conversation as a list of { user, assistant }), `system` (the system turn of a conversation), `image` (a path, a data: URL or the bytes of an image, where a shard's samples name their files; or a list), `images` (the same), `video` (a path or the bytes of a video, likewise), `videos` (the same, a list of one), `file_name` (the path of an image or video, as Hugging Face's metadata.jsonl names it), `file_names` (a list of them), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `text` (a document, where the mix has `documents`), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text; of a `question` without `answers`, its answer).
 ---@field root? string The folder that paths of images and videos in JSON files are relative to. Default: the folder of each file.
 ---@field held_out? number Share of the samples that is held out, evenly spread over them: the data of an evaluation set read those alone, and the data of a stage all others. Both have to name the same share.
 ---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
@@ -523,6 +523,21 @@ function fvlm.next_token(table) end
 ---@param table fvlm.Dpo
 ---@return fvlm.Dpo
 function fvlm.dpo(table) end
+
+---Preference optimization on single answers that are said to be good or not. The reference is the frozen model that
+---the stage starts from. docs/preference-losses.md has the formulas.
+---@class fvlm.Kto
+---@field beta? number Strength of the KL penalty towards the reference. Default: `0.1`.
+---@field desirable_weight? number Factor on the losses of good answers. Default: `1`.
+---@field undesirable_weight? number Factor on the losses of the others. Its ratio to the other makes up for data with many more of one kind. Default: `1`.
+---@field cache_reference? boolean Compute the reference log-probabilities once and cache them on disk, instead of keeping a second model in memory. Default: `false`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
+
+---Preference optimization on single answers that are said to be good or not. The reference is the frozen model that
+---the stage starts from. docs/preference-losses.md has the formulas.
+---@param table fvlm.Kto
+---@return fvlm.Kto
+function fvlm.kto(table) end
 
 ---Kullback-Leibler divergence from a teacher's next-token distribution.
 ---@class fvlm.Kl

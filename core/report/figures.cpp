@@ -83,8 +83,8 @@ StepRange steps_of_line(const Stage& stage, size_t line) {
 
 const std::vector<std::string>& time_part_names() {
   static const std::vector<std::string> names = {
-      "data",      "wait",  "rollouts", "vision",  "coarse",    "fine",    "decoder",    "head",      "reference",
-      "backward",  "graph", "device",   "threads", "optimizer", "metrics", "checkpoint", "evaluation"};
+      "data",     "wait",  "rollouts", "vision",  "coarse",    "fine",    "decoder",    "head",      "reference",
+      "backward", "graph", "device",   "threads", "optimizer", "metrics", "checkpoint", "evaluation"};
   return names;
 }
 

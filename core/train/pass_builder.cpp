@@ -185,7 +185,7 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
     in.used_pairs.narrow(0, 0, pairs).fill_(1);
   }
   if (stage_.needs_judgements()) {
-    in.judgements = at::zeros_like(in.used_pairs);
+    in.judgements = at::zeros(in.used_pairs.sizes(), at::kDouble);
     for (size_t i = 0; i < host.samples.size(); ++i)
       if (host.samples[i].sample->is_desirable.value_or(false)) in.judgements[static_cast<int64_t>(i)] = 1;
   }

@@ -105,7 +105,7 @@ TEST(GenerationBatch, APromptThatMemoryDoesNotHoldEndsAloneAndOthersGoOn) {
     const auto answers = batch.finish();
     ASSERT_EQ(answers.size(), 4);
     for (size_t i = 0; i < answers.size(); ++i) EXPECT_EQ(answers[i].lacks_memory, i == 0);
-    for (const size_t next : {1, 2, 3}) EXPECT_EQ(tokens_of({answers[next]}).front(), expected[next]);
+    for (const size_t next : {1, 2, 3}) EXPECT_EQ(answers[next].tokens, expected[next]);
   }
 }
 

@@ -65,7 +65,7 @@ PREFERENCES = {"sigmoid": {"beta": 0.3, "label_smoothing": 0.1}, "ipo": {"beta":
                "kto": {"beta": 0.5}, "simpo": {"beta": 2.0, "gamma": 0.7, "label_smoothing": 0.05},
                "orpo": {"beta": 0.5}}
 JUDGED = """
-  stage("judged", { data = mix { { data .. "/judged/*.tar" } },
+  stage("judged", { data = mix { { data .. "/../answers/*.tar" } },
                     objective = fvlm.kto { beta = 0.5, desirable_weight = 0.8, undesirable_weight = 1.3 } }),
 """
 QUANTISED = """
@@ -289,14 +289,14 @@ class Stages(unittest.TestCase):
             self.follow(model, loss, out, 20, followed)
 
     def judge(self, tar):
-        """Writes the pairs of `tar` as judged answers: the chosen one of every second pair, of others the rejected one."""
+        """Writes the pairs of `tar` as judged answers: the rejected one of every fourth pair, of others the chosen one."""
         answers = {}
-        with tarfile.open(tar) as pairs, tarfile.open(tar.parent.parent / "judged" / tar.name, "w") as judged:
+        with tarfile.open(tar) as pairs, tarfile.open(folder / "answers" / tar.name, "w") as judged:
             for member in pairs:
                 content = pairs.extractfile(member).read()
                 if member.name.endswith(".json"):
                     pair = json.loads(content)
-                    good = len(answers) % 2 == 0
+                    good = len(answers) % 4 > 0
                     said = pair["chosen_assistant" if good else "rejected_assistant"]
                     answers[member.name] = said
                     content = json.dumps({"user": pair["user"], "assistant": said, "label": good}).encode()
@@ -304,10 +304,9 @@ class Stages(unittest.TestCase):
                 judged.addfile(member, BytesIO(content))
 
     def test_judged_answers(self):
-        data = folder / "data"
-        subprocess.run([make_shapes, "--out", str(data), "--frames", "3", "--samples", "pairs=400"], check=True, capture_output=True)
-        (data / "judged").mkdir()
-        for tar in sorted((data / "pairs").glob("*.tar")):
+        subprocess.run([make_shapes, "--out", str(folder / "paired"), "--frames", "3", "--samples", "pairs=400"], check=True, capture_output=True)
+        (folder / "answers").mkdir()
+        for tar in sorted((folder / "paired/pairs").glob("*.tar")):
             self.judge(tar)
         out = self.trained("judged", JUDGED, 20)
         model = Fvlm.load(out / "start")
