@@ -65,8 +65,7 @@ class Readme(unittest.TestCase):
 
     def test_exit_codes_are_those_that_help_lists(self):
         page = (source / "docs/command-line.md").read_text()
-        table = page[page.index("| code | kind | |"):]
-        table = table[: table.index("\n\n")]
+        table = page[page.index("| code | kind | |"):].split("\n\n")[0]
         codes = [int(code) for row in table.splitlines()[2:] for code in re.findall(r"\d+", row.split("|")[1])]
         line = page_of()[page_of().index("Exit codes"):]
         self.assertEqual(codes, [int(code) for code in re.findall(r"\b(\d+) [a-z]", line)])
