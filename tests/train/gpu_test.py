@@ -1,4 +1,4 @@
-"""Three stages of a tiny fVLM on a GPU, and a fourth that is rewarded for its answers: recorded steps are those that run operation by operation, and copies that overlap
+"""Four stages of a tiny fVLM on a GPU, and a fifth that is rewarded for its answers: recorded steps are those that run operation by operation, and copies that overlap
 them change nothing, to the bit where kernels are deterministic; and they are those of the CPU but for rounding.
 
 usage: gpu_test.py FVLM_ENGINE MAKE_SHAPES"""
@@ -54,6 +54,8 @@ return fvlm.recipe {
                                     fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } } }),
   stage("prefer", { data = mix { { data .. "/pairs/*.tar" } }, samples = 80,
                     objective = fvlm.dpo { beta = 0.1, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
+  stage("judge", { data = mix { { text = data .. "/../judged.jsonl" } }, samples = 80,
+                   objective = fvlm.kto { beta = 0.5, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
   rewards,
 }
 """
@@ -66,6 +68,8 @@ class OnGpu(unittest.TestCase):
         cls.folder = Path(cls.scratch.name)
         subprocess.run([make_shapes, "--out", cls.folder / "data", "--frames", "2", "--size", "16", "--samples",
                         "captions=160,text=40,questions=80,pairs=80"], check=True, capture_output=True)
+        judged = [{"prompt": f"Which is {i}?", "completion": "Red." if i % 3 else f"Blue, and {i}.", "label": i % 3 > 0} for i in range(40)]
+        (cls.folder / "judged.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in judged))
         (cls.folder / "recipe.lua").write_text(RECIPE)
 
     @classmethod
@@ -92,7 +96,7 @@ class OnGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         self.assertNotIn("capturing a CUDA graph failed", done.stderr)
         steps = [line for line in self.lines(name) if line["kind"] == "step"]
-        self.assertEqual(len(steps), 50 if "rewards" in arguments else 40)
+        self.assertEqual(len(steps), 60 if "rewards" in arguments else 50)
         return steps
 
     def recorded(self):
