@@ -153,7 +153,7 @@ void show_decoder(const SampleSet& set, size_t decoder, const model::Model& mode
   const bool measures_answers = settings.measure == plan::Measure::answer;
   const int64_t tokens = measures_answers ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
   SampleWriter showing(set, decoder, model, request);
-  Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops);
+  Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
     const HostPack own = loaded->pack.for_decoder(decoder);

@@ -325,7 +325,10 @@ TEST_F(TrainWithGraphs, ReferenceInputsAreCapturedToo) {
   EXPECT_LT(after - before, packs - 1) << "and then replayed";
 }
 
+// Also of evaluations that let the model answer, and of the samples that they show.
 TEST_F(TrainWithGraphs, RecipeMayDisableCapture) {
+  change_recipe(R"("/heldout/questions/*.tar" } }, measure = "choice")",
+                R"("/heldout/questions/*.tar", fields = { answers = "choices" } } }, measure = "answer", show = 4)");
   FakeRuntime runtime;
   run_alone("plain", {"speed.graphs=false"});
   EXPECT_EQ(runtime.recorded, 0);
