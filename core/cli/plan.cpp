@@ -8,7 +8,9 @@
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "data/media/tile_forms/tile_form.h"
 #include "data/media/video.h"
+#include "data/preprocess.h"
 #include "data/stream/data_sizes.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/print.h"
@@ -19,6 +21,8 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <variant>
 
 namespace fvlm::cli {
 namespace {
@@ -41,6 +45,34 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
       fmt::print("none of these changes the results: both plans have the hash {}\n", left.hash.substr(0, 12));
   }
   return differences.empty() ? 0 : 1;
+}
+
+// Of the images that the encoder reads. Nothing where its folder is not there or is damaged.
+std::vector<std::string> image_sizes(const plan::Model& model) {
+  const auto* const folder = std::get_if<std::string>(&model.vision);
+  if (model.connector->reads_bytes() || (folder && !std::filesystem::exists(*folder))) return {};
+  std::optional<ImageProcessor> processor;
+  try {
+    processor = image_processor(model);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return {};
+  }
+  const std::string square = fmt::format("{0} x {0} pixels", model.image_size);
+  if (!processor || !processor->splits_into_tiles) return {square};
+  if (!processor->has_cells()) return {"tiles of " + square};
+  std::vector<std::string> parts{"any size"};
+  if (!rules_of(processor->tile_form).has_pixel_limits) return parts;
+  const auto add = [&](const ProcessorLimit& limit, int64_t value) {
+    parts.push_back(fmt::format("{} {}", limit.key, value));
+  };
+  const auto& [min, max, video_min, video_max] = processor_limits;
+  add(min, processor->min_pixels);
+  add(max, processor->max_pixels);
+  if (!processor->video) return parts;
+  add(video_min, processor->video->min_pixels);
+  add(video_max, processor->video->max_pixels);
+  return parts;
 }
 
 struct BudgetRequest {
@@ -192,7 +224,8 @@ int run_plan(Arguments arguments) {
   else if (parsed->flag("all"))
     fmt::print("{}", recipe::all_values_text(resolved));
   else
-    fmt::print("{}\n{}", recipe::summary_text(resolved, terminal_width()), groups_or_reason(resolved.plan));
+    fmt::print("{}\n{}", recipe::summary_text(resolved, terminal_width(), image_sizes(resolved.plan.model)),
+               groups_or_reason(resolved.plan));
   return 0;
 }
 

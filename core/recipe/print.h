@@ -4,11 +4,13 @@
 #include "recipe/resolve.h"
 
 #include <string>
+#include <vector>
 
 namespace fvlm::recipe {
 
-// A page with what the author set, a summary of each stage, and the number of defaults (summary.cpp).
-std::string summary_text(const Resolved& resolved, int width);
+// A page with what the author set, a summary of each stage, and the number of defaults (summary.cpp). `images`: what is
+// known of the sizes that the encoder reads; empty: nothing.
+std::string summary_text(const Resolved& resolved, int width, const std::vector<std::string>& images);
 
 // One line per value: path, value, and where it was written, or "default" or "derived".
 std::string all_values_text(const Resolved& resolved);

@@ -105,10 +105,10 @@ class Summary {
       : resolved_(resolved), plan_(resolved.plan), json_(plan_json(plan_)), values_(resolved),
         width_(static_cast<size_t>(std::clamp(width, 60, 120))) {}
 
-  std::string text() {
+  std::string text(const std::vector<std::string>& images) {
     out_ = fmt::format("{}  plan {}  {}\n\n", styled(plan_.name, Style::bold), resolved_.hash.substr(0, 12),
                        styled(resolved_.recipe, Style::dim));
-    run();
+    run(images);
     for (const auto& stage : plan_.stages) describe(stage);
     end();
     return std::move(out_);
@@ -135,7 +135,7 @@ class Summary {
     out_ += row + '\n';
   }
 
-  void run() {
+  void run(const std::vector<std::string>& images) {
     line("run", values_.below("", {"precision", "seed"}, nested_names()));
     line("model", tower("vision", "model.vision", json_["model"]["vision"]));
     line("", tower("decoder", "model.decoder", json_["model"]["decoder"]));
@@ -148,21 +148,12 @@ class Summary {
                           fmt::format("alpha {:g}", lora.alpha.value_or(2 * static_cast<double>(lora.rank))),
                           "on " + join(lora.targets, ", ")});
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
-    if (!plan_.model.connector->reads_bytes()) line("images", image_sizes());
+    line("images", images);
     for (const auto& [name, patterns] : plan_.model.groups)
       line("group", {fmt::format("{}: {}", name, join(patterns, ", "))});
     kernels();
     for (const char* section : {"speed", "loader", "checkpoint", "guard", "quantization"})
       line(section, values_.below(section));
-  }
-
-  // The edge of square frames means nothing to processors that have limits.
-  std::vector<std::string> image_sizes() const {
-    std::vector<std::string> parts;
-    for (const ProcessorLimit& limit : processor_limits)
-      if (const auto& value = plan_.model.*limit.value) parts.push_back(fmt::format("{} {}", limit.key, *value));
-    if (parts.empty()) parts.push_back(fmt::format("{0} x {0} pixels", plan_.model.image_size));
-    return parts;
   }
 
   std::set<std::string> nested_names() const {
@@ -357,8 +348,8 @@ class Summary {
 
 } // namespace
 
-std::string summary_text(const Resolved& resolved, int width) {
-  return Summary(resolved, width).text();
+std::string summary_text(const Resolved& resolved, int width, const std::vector<std::string>& images) {
+  return Summary(resolved, width).text(images);
 }
 
 } // namespace fvlm::recipe

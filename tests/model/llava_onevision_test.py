@@ -55,7 +55,8 @@ class Training(LlavaOnevision, picture_questions.Training, unittest.TestCase):
     def test_limits_count_the_rows_that_are_read(self):
         open_packs = ["--set", "stages.sft.packing={}"]
         # A frame becomes 24 rows, of which the decoder, with 2,048 positions, reads 20 at most.
-        picture_questions.run(engine, "plan", "recipe.lua", *open_packs, "--set", "stages.sft.data.max_frames=95")
+        said = picture_questions.run(engine, "plan", "recipe.lua", *open_packs, "--set", "stages.sft.data.max_frames=95")
+        self.assertIn(" images tiles of 32 x 32 pixels ", " ".join(said.split()))
         refused = picture_questions.run(engine, "plan", "recipe.lua", *open_packs, "--set", "stages.sft.data.max_frames=100", code=3)
         self.assertIn("100 frames of 20 decoder rows each and 64 text tokens exceed the decoder's 2048 positions", refused)
         tried = picture_questions.run(engine, "train", "recipe.lua", *open_packs, "--find-batch", "--memory-mib", 200)

@@ -111,6 +111,10 @@ class Training(QwenVl, VideoTraining, RewardTraining, CellTraining, unittest.Tes
         text = (folder / "all.lua").read_text()
         written = "".join(f", {key} = {value}" for key, value in limits.items())
         (folder / "limited.lua").write_text(text.replace('directory = "model"', 'directory = "model"' + written))
+        own = self.processor.image_processor.size
+        for name, least, most in (("all", own["shortest_edge"], own["longest_edge"]), ("limited", *limits.values())):
+            said = " ".join(run(engine, "plan", f"{name}.lua").split())
+            self.assertIn(f" images any size, min_pixels {least}, max_pixels {most}, video_min_pixels ", said)
         with self.limited("hf", **limits):
             self.expect_steps_of_transformers("limited", self.mean_loss, 0.9)
             self.expect_equal_bits("limited.lua", "limited_whole", max_steps=2)
