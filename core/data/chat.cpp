@@ -63,10 +63,9 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const plan::VisualRows& v
                            const std::optional<std::string>& name)
     : tokenizer_(tokenizer), tool_tokens_(ToolTokens::of(tokenizer)), has_marks_(visual_rows.in_place) {
   if (name) {
-    constexpr const char* with_tools = "tool_use";
     own_ = std::make_shared<const OwnTemplate>(tokenizer, *name, has_marks_);
-    if (*name == "default" && OwnTemplate::is_in(tokenizer.folder(), with_tools))
-      own_tools_ = std::make_shared<const OwnTemplate>(tokenizer, with_tools, has_marks_);
+    if (*name == "default" && OwnTemplate::is_in(tokenizer.folder(), tool_template))
+      own_tools_ = std::make_shared<const OwnTemplate>(tokenizer, tool_template, has_marks_);
     return;
   }
   start_ = required(tokenizer, "<|im_start|>");

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "data/tool_tokens.h"
@@ -34,6 +35,8 @@ constexpr std::string_view video_token = "<|video|>";
 // the latter stands.
 constexpr std::string_view gemma3_image = "<start_of_image>", gemma3_end = "<end_of_image>", gemma3_break = "\n\n";
 constexpr uint64_t max_file_bytes = 16 << 20;
+constexpr std::array<const char*, 7> special_token_names{"bos_token", "eos_token", "unk_token", "sep_token",
+                                                         "pad_token", "cls_token", "mask_token"};
 
 struct Source {
   std::string text, where;
@@ -96,7 +99,7 @@ auto advising(const Work& work) {
 
 jinja::Variables special_tokens_of(const fs::path& folder) {
   jinja::Variables tokens;
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+  for (const char* name : special_token_names)
     if (auto token = named_special_token(folder, name)) tokens.emplace_back(name, std::move(*token));
   return tokens;
 }
@@ -201,6 +204,14 @@ std::optional<std::string> chat_template_text(const fs::path& folder, const std:
   auto found = templates_of(folder);
   const auto source = found.find(name);
   return source == found.end() ? std::nullopt : std::optional(std::move(source->second.text));
+}
+
+std::string chat_template_hash(const fs::path& folder, const std::string& name) {
+  Json all = Json::array();
+  for (const std::string& each : {name, std::string(tool_template)})
+    all.push_back(chat_template_text(folder, each).value_or(""));
+  for (const char* token : special_token_names) all.push_back(named_special_token(folder, token).value_or(""));
+  return sha256_hex(all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 bool OwnTemplate::is_in(const fs::path& folder, const std::string& name) {

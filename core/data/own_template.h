@@ -64,6 +64,12 @@ std::optional<std::string> named_special_token(const std::filesystem::path& fold
 
 // The text of a template of the tokenizer's folder. Nothing where it has none of that name.
 std::optional<std::string> chat_template_text(const std::filesystem::path& folder, const std::string& name);
+// SHA-256 of all that conversations are written with by that template: its text, that of the template for conversations
+// with tools, and the special tokens that both may name.
+std::string chat_template_hash(const std::filesystem::path& folder, const std::string& name);
+
+// The name of a folder's template for conversations with tools, beside one called "default", as in transformers.
+inline constexpr const char* tool_template = "tool_use";
 
 class OwnTemplate {
  public:

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/own_template.h"
 #include "data/samples/content_hash.h"
 
 #include <fmt/format.h>
@@ -25,6 +26,7 @@ constexpr const char* program = "fvlm-engine preprocess";
 constexpr const char* manifest_name = "manifest.json";
 constexpr uint64_t max_manifest_bytes = uint64_t{1} << 30;
 constexpr size_t max_differences = 5;
+constexpr const char* template_key = "chat_template_hash";
 
 Json files_of(const plan::Source& source) {
   Json files = Json::object();
@@ -78,6 +80,7 @@ void compare(const Json& then, const Json& now, std::vector<std::string>& differ
 
 std::string describe_setting(const std::string& key, const Json& then, const Json& now) {
   if (key == "tokenizer") return "the tokenizer is another one";
+  if (key == template_key) return "the chat template, or a special token that it writes, is another one";
   return fmt::format("{} was {} and is {}", key, brief(then), brief(now));
 }
 
@@ -179,7 +182,10 @@ Json made_from(const PreprocessInput& input) {
                    {"prompts", mix.prompts}};
   if (input.visual_rows.in_place) settings["placeholders per frame"] = input.visual_rows.per_frame;
   if (input.processor) settings["image processor"] = description(*input.processor);
-  if (mix.chat_template) settings["chat_template"] = *mix.chat_template;
+  if (mix.chat_template) {
+    settings["chat_template"] = *mix.chat_template;
+    settings[template_key] = chat_template_hash(input.tokenizer.parent_path(), *mix.chat_template);
+  }
   if (mix.mask_history) settings["mask_history"] = true;
   if (mix.documents) settings["documents"] = true;
   if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())
@@ -219,8 +225,14 @@ std::optional<std::string> stale_reason(const fs::path& folder, const Preprocess
   Json manifest = read_manifest(folder), now = made_from(input);
   std::vector<std::string> differences;
   try {
-    const Json& then = manifest["made_from"];
-    compare(then.at("settings"), now["settings"], differences, describe_setting);
+    Json& then = manifest["made_from"];
+    Json &settings_then = then.at("settings"), &settings_now = now["settings"];
+    // Folders that were made before have no such key, and another name of the template is described by itself.
+    if (!settings_then.contains(template_key) || !settings_now.contains(template_key)) {
+      settings_then.erase(template_key);
+      settings_now.erase(template_key);
+    }
+    compare(settings_then, settings_now, differences, describe_setting);
     compare_sources(then.at("sources"), now["sources"], differences);
     check_own_shards(folder, manifest["sources"], differences);
   } catch (const Json::exception&) {

@@ -20,8 +20,8 @@ struct PreprocessManifest {
   int64_t broken = 0;
 };
 
-// Describes the inputs: settings, the hash of the tokenizer, and size and modification time of every shard, and
-// content_hash() of sources whose samples name files.
+// Describes the inputs: settings, the hashes of the tokenizer and of the chat template, size and modification time of
+// every shard, and content_hash() of sources whose samples name files.
 nlohmann::json made_from(const PreprocessInput& input);
 
 void write_manifest(const std::filesystem::path& folder, const nlohmann::json& made_from,

@@ -294,6 +294,34 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
   EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("the tokenizer is another one"));
 }
 
+TEST_F(PreprocessTest, WatchesTheChatTemplate) {
+  const auto reason = [&] { return stale_reason(folder / "out", input).value_or("fits"); };
+  const std::string other = "the chat template, or a special token that it writes, is another one";
+  fs::create_directories(folder / "out");
+  input.mix.sources.clear();
+  input.mix.chat_template = "default";
+  write_bytes(folder / "chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}");
+  auto made = made_from(input);
+  write_manifest(folder / "out", made, {});
+  EXPECT_EQ(reason(), "fits");
+  write_bytes(folder / "chat_template.jinja", "{{ bos_token }}> {{ messages[0].content }}");
+  EXPECT_EQ(reason(), other);
+  write_bytes(folder / "chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}");
+  EXPECT_EQ(reason(), "fits");
+  write_bytes(folder / "tokenizer_config.json", R"({"bos_token": "<|im_start|>"})");
+  EXPECT_EQ(reason(), other);
+  fs::remove(folder / "tokenizer_config.json");
+  fs::create_directories(folder / "additional_chat_templates");
+  write_bytes(folder / "additional_chat_templates/tool_use.jinja", "{{ messages[0].content }}");
+  EXPECT_EQ(reason(), other);
+  input.mix.chat_template.reset();
+  EXPECT_EQ(reason(), "chat_template was \"default\" and is nothing");
+  input.mix.chat_template = "default";
+  made["settings"].erase("chat_template_hash"); // as earlier versions made it
+  write_manifest(folder / "out", made, {});
+  EXPECT_EQ(reason(), "fits");
+}
+
 TEST_F(PreprocessTest, WatchesTheFilesThatJsonNames) {
   write_bytes(folder / "red.jpg", write_jpeg(Image{2, 2, std::vector<uint8_t>(12, 200)}, 90));
   write_bytes(folder / "x.jsonl", "{\"image\": \"red.jpg\", \"caption\": \"light\"}\n");
