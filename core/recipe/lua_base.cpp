@@ -76,6 +76,7 @@ int protected_call_with_handler(lua_State* L) {
 int next_key(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 2);
+  compute_lazy_fields(L, 1);
   if (push_proxied(L, 1)) lua_replace(L, 1);
   if (!push_key_after(L, 1, 2)) return lua_pushnil(L), 1;
   lua_pushvalue(L, -1);
@@ -101,6 +102,7 @@ int pairs_step(lua_State* L) {
 int pairs(lua_State* L) {
   luaL_checkany(L, 1);
   lua_settop(L, 1);
+  compute_lazy_fields(L, 1);
   if (!push_proxied(L, 1)) {
     if (luaL_getmetafield(L, 1, "__pairs") != LUA_TNIL) {
       lua_insert(L, 1);
@@ -138,6 +140,7 @@ int raw_get(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checkany(L, 2);
   lua_settop(L, 2);
+  compute_lazy_fields(L, 1);
   lua_rawget(L, 1);
   return 1;
 }
@@ -165,6 +168,7 @@ int raw_length(lua_State* L) {
 
 int get_metatable(lua_State* L) {
   luaL_checkany(L, 1);
+  compute_lazy_fields(L, 1);
   if (!lua_istable(L, 1) || !lua_getmetatable(L, 1)) return lua_pushnil(L), 1;
   if (luaL_getmetafield(L, 1, "__metatable") == LUA_TNIL) lua_rawgetp(L, -1, &original_key);
   return 1;
@@ -177,6 +181,7 @@ int set_metatable(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_argexpected(L, lua_isnil(L, 2) || lua_istable(L, 2), 2, "nil or table");
   lua_settop(L, 2);
+  compute_lazy_fields(L, 1);
   if (luaL_getmetafield(L, 1, "__metatable") != LUA_TNIL) return luaL_error(L, "cannot change a protected metatable");
   if (lua_isnil(L, 2)) return lua_setmetatable(L, 1), 1;
   Interpreter::of(L).charge(L, 10);

@@ -174,6 +174,7 @@ class Converter {
       fail(written.origin, fmt::format("more than {} nested tables", self_.limits.nesting),
            "is there a loop that wraps a table in a table?");
     path_.push_back(identity);
+    compute_lazy_fields(L_, index);
     const SourceFile* outer_file = file_;
     auto table = std::make_shared<Table>();
     lua_Integer items = 0;
@@ -294,6 +295,7 @@ void push_value(lua_State* L, const Value& value) {
         push_value(L, table->items[i]);
         lua_rawseti(L, -2, static_cast<lua_Integer>(i) + 1);
       }
+      if (!table->lazy.empty()) add_lazy_fields(L, table);
     }
   };
   std::visit(Push{L}, value.data);

@@ -151,6 +151,13 @@ const Constructor* constructor_at(lua_State* L, int index);
 // Pushes the text of any value, without addresses.
 const char* push_text(lua_State* L, int index, size_t* length = nullptr);
 
+// --- Fields that are computed when they are read (lua_lazy.cpp) ---
+
+// To the Lua table on top of the stack: `table`'s.
+void add_lazy_fields(lua_State* L, const std::shared_ptr<const Table>& table);
+// If the value at `index` is a table with some that were not read, makes it a plain one that has all of them.
+void compute_lazy_fields(lua_State* L, int index);
+
 // --- Between Lua and Value (lua_value.cpp) ---
 
 // `written` is where the author wrote the value, `returned_by` the file that returned it. Throws Error.

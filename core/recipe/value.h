@@ -2,6 +2,7 @@
 // part was written. A Lua function is represented by its number in the Sandbox.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,6 +44,9 @@ struct Table {
   // found where the source could be matched with the table. `x = nil` and `x = ... or nil` are not listed.
   std::vector<std::pair<std::string, Origin>> nils;
   Origin origin; // of the opening brace, or the call
+  // Of an argument of Sandbox::call(): further fields, each computed when the function first reads it, if it does. They
+  // count for none of its limits.
+  std::vector<std::pair<std::string, std::function<double()>>> lazy = {};
 };
 
 // "nil", "a boolean", "a number", "a string", "a function", "a table", "fvlm.adamw { }": for "expected ..., got ...".

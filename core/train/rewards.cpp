@@ -14,34 +14,43 @@ namespace {
 
 using plan::AnswerMeasure;
 
-double measured(AnswerMeasure measure, const GivenAnswer& answer) {
+double measured(AnswerMeasure measure, const std::string& text, const evaluation::Answers& expected) {
   switch (measure) {
   case AnswerMeasure::exact_match:
-    return evaluation::exact_match(answer.text, answer.expected);
+    return evaluation::exact_match(text, expected);
   case AnswerMeasure::f1:
-    return evaluation::f1(answer.text, answer.expected);
+    return evaluation::f1(text, expected);
   case AnswerMeasure::anls:
-    return evaluation::anls(answer.text, answer.expected);
+    return evaluation::anls(text, expected);
   case AnswerMeasure::rouge_l:
-    return evaluation::rouge_l(answer.text, answer.expected);
+    return evaluation::rouge_l(text, expected);
   case AnswerMeasure::character_accuracy:
-    return evaluation::character_accuracy(answer.text, answer.expected);
+    return evaluation::character_accuracy(text, expected);
   case AnswerMeasure::vqa_accuracy:
-    return evaluation::vqa_accuracy(answer.text, answer.expected);
+    return evaluation::vqa_accuracy(text, expected);
   case AnswerMeasure::relaxed_accuracy:
-    return evaluation::relaxed_accuracy(answer.text, answer.expected);
+    return evaluation::relaxed_accuracy(text, expected);
   case AnswerMeasure::contains:
-    return evaluation::contains(answer.text, answer.expected);
+    return evaluation::contains(text, expected);
   }
   throw Error(ErrorKind::internal, "the measure {} of answers has no function", static_cast<int>(measure));
 }
 
-recipe::Json seen_by_function(const GivenAnswer& answer) {
-  recipe::Json seen = {{"prompt", answer.prompt}, {"text", answer.text},   {"expected", answer.expected},
-                       {"tokens", answer.tokens}, {"ended", answer.ended}, {"key", answer.key},
-                       {"source", answer.source}};
-  for (const auto& [measure, name, is] : plan::answer_measures) seen[name] = measured(measure, answer);
-  return seen;
+// Measures of long texts take their time, and few functions read them all.
+recipe::Value seen_by_function(const GivenAnswer& answer, const recipe::Origin& origin) {
+  const recipe::Value fields = recipe::from_json({{"prompt", answer.prompt},
+                                                  {"text", answer.text},
+                                                  {"expected", answer.expected},
+                                                  {"tokens", answer.tokens},
+                                                  {"ended", answer.ended},
+                                                  {"key", answer.key},
+                                                  {"source", answer.source}},
+                                                 origin);
+  const auto seen = std::make_shared<recipe::Table>(*std::get<std::shared_ptr<const recipe::Table>>(fields.data));
+  for (const auto& [measure, name, is] : plan::answer_measures)
+    seen->lazy.emplace_back(
+        name, [measure, text = answer.text, expected = answer.expected] { return measured(measure, text, expected); });
+  return {std::shared_ptr<const recipe::Table>(seen), origin};
 }
 
 // Kept as float32.
@@ -71,9 +80,10 @@ Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox
 }
 
 double Rewards::of(const GivenAnswer& answer) const {
-  if (const auto* measure = std::get_if<AnswerMeasure>(&rollouts_.reward)) return measured(*measure, answer);
+  if (const auto* measure = std::get_if<AnswerMeasure>(&rollouts_.reward))
+    return measured(*measure, answer.text, answer.expected);
   const auto& function = std::get<plan::LuaFunction>(rollouts_.reward);
-  const recipe::Value argument = recipe::from_json(seen_by_function(answer), {function.defined, 0, {}});
+  const recipe::Value argument = seen_by_function(answer, {function.defined, 0, {}});
   try {
     return reward_of(lua_->call(recipe::FunctionId{static_cast<int>(function.index)}, {&argument, 1}));
   } catch (const Error& error) {

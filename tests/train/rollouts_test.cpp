@@ -244,6 +244,9 @@ TEST_F(RolloutRun, FunctionsGetEveryMeasure) {
       "answer.contains end }",
       "samples = 8");
   run("measures", {}, {.max_steps = 1});
+  change_recipe("return answer.exact_match", "local count = 0 for key in pairs(answer) do count = count + 1 end "
+                                             "assert(count == 15) return answer.exact_match");
+  run("all", {}, {.max_steps = 1});
   change_recipe("answer.anls", "answer.anlz");
   EXPECT_THAT(mistake([&] { run("missing", {}, {.max_steps = 1}); }), HasSubstr("anlz"));
 }

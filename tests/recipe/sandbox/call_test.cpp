@@ -42,6 +42,53 @@ end })lua");
   EXPECT_EQ(table(field(memory, "seen")).items.size(), 3u);
 }
 
+// Which of the lazy fields of its argument a function computes, in their order.
+std::string computed_by(const std::string& body) {
+  Author author;
+  const Value recipe = author.run("return { work = function(t) " + body + " end }");
+  std::string computed;
+  const auto made = std::make_shared<Table>();
+  made->fields = {{"a", {int64_t{1}, {}}}};
+  for (const char* name : {"long", "wide"})
+    made->lazy.emplace_back(name, [&computed, name] {
+      computed += name[0];
+      return 0.5;
+    });
+  Value argument{std::shared_ptr<const Table>(made), {}};
+  EXPECT_EQ(number(author.sandbox().call(function(field(recipe, "work")), {&argument, 1})), 0.5) << body;
+  return computed;
+}
+
+TEST(SandboxCall, ComputesFieldsThatAreRead) {
+  EXPECT_EQ(computed_by("return 0.5 * t.a"), "");
+  EXPECT_EQ(computed_by("return t.wide + t.wide - t['wi' .. 'de'] + (t.other or t[1] or 0)"), "w");
+  EXPECT_EQ(computed_by("t.wide = 2 return t.long + t.wide - 2"), "l");
+  EXPECT_EQ(computed_by("local x = t.long t.long = nil return t.long == nil and x"), "l");
+}
+
+TEST(SandboxCall, ComputesFieldsOfATableThatWasKept) {
+  Author author;
+  const Value recipe =
+      author.run("local kept\nreturn { work = function(t) kept = t or kept return t and 1 or kept.long end }");
+  {
+    const auto made = std::make_shared<Table>();
+    made->lazy.emplace_back("long", [] { return 0.5; });
+    const Value argument{std::shared_ptr<const Table>(made), {}};
+    EXPECT_EQ(integer(author.sandbox().call(function(field(recipe, "work")), {&argument, 1})), 1);
+  }
+  EXPECT_EQ(number(author.sandbox().call(function(field(recipe, "work")), {})), 0.5);
+}
+
+TEST(SandboxCall, TablesWithFieldsThatWereNotReadAreLikeOthers) {
+  EXPECT_EQ(
+      computed_by("local s = '' for k, v in pairs(t) do s = s .. k .. v end return s == 'a1long0.5wide0.5' and 0.5"),
+      "lw");
+  EXPECT_EQ(computed_by("return next(t, 'a') == 'long' and next(t, 'long') == 'wide' and t.wide"), "lw");
+  EXPECT_EQ(computed_by("return rawget(t, 'wide')"), "lw");
+  EXPECT_EQ(computed_by("return getmetatable(t) == nil and 0.5"), "lw");
+  EXPECT_EQ(computed_by("setmetatable(t, { __index = function() return 7 end }) return t.other - 6.5"), "lw");
+}
+
 TEST(SandboxCall, LimitsAreFreshForEachCall) {
   Author author;
   SandboxConfig config = test_config();
