@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/generate_data.h"
@@ -19,6 +20,7 @@
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
 #include "grammar/json_schema.h"
+#include "grammar/pattern.h"
 #include "infer/generator.h"
 #include "infer/token_table.h"
 #include "model/weights/model_file.h"
@@ -62,13 +64,30 @@ Json answer_json(const infer::Answer& answer, const std::optional<std::string>& 
           {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
-// The answers that the schema in a file allows.
-grammar::Grammar json_form_of(const std::string& file) {
-  constexpr uint64_t most_bytes = uint64_t{1} << 20;
+constexpr const char* form_option_names[] = {"json-schema", "regex", "choice"};
+
+grammar::Grammar form_of(const ParsedOptions& parsed, const std::string& option) {
+  constexpr uint64_t most_bytes = uint64_t{1} << 20; // of a schema
+  const std::vector<std::string> values = parsed.values(option);
+  if (option == "json-schema") return grammar::of_json_schema(read_file(values.front(), most_bytes), values.front());
+  for (const std::string& value : values)
+    if (value.empty() || !is_utf8(value)) throw Error(ErrorKind::usage, "expected a text in UTF-8 that is not empty");
+  return option == "regex" ? grammar::of_pattern(values.front()) : grammar::of_choices(values);
+}
+
+// What answers have to be; null: anything.
+std::shared_ptr<const grammar::Grammar> form_of(const ParsedOptions& parsed) {
+  std::vector<std::string> given;
+  for (const char* option : form_option_names)
+    if (parsed.value(option)) given.emplace_back(option);
+  if (given.empty()) return {};
+  if (parsed.flag("ignore-eos")) given.emplace_back("ignore-eos");
+  if (given.size() > 1) throw Error(ErrorKind::usage, "--{} and --{} are mutually exclusive", given[0], given[1]);
   try {
-    return grammar::of_json_schema(read_file(file, most_bytes), file);
+    return std::make_shared<const grammar::Grammar>(form_of(parsed, given.front()));
   } catch (Error& error) {
-    if (error.where().empty()) error.at(file);
+    if (error.where().empty())
+      error.at(given.front() == "json-schema" ? *parsed.value("json-schema") : "--" + given.front());
     throw;
   }
 }
@@ -243,6 +262,8 @@ Options generate_options() {
               .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
       .repeated_value("stop", "TEXT", "stop before this text (repeatable)")
       .value("json-schema", "FILE", "answer with JSON that fits this JSON Schema (docs/serving.md says which)")
+      .value("regex", "PATTERN", "answer with a text that matches this regular expression from end to end")
+      .repeated_value("choice", "TEXT", "answer with one of these texts (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors");
   with_data_options(options)
       .value("limit", "N", "the same as --max-tokens")
@@ -267,7 +288,8 @@ Mode mode_of(const ParsedOptions& parsed) {
   std::vector<const char*> refused;
   if (data) refused = {"image", "video", "context"};
   if (batch) refused.assign(std::begin(media_option_names), std::end(media_option_names));
-  if (batch) refused.insert(refused.end(), {"image", "video", "context", "stop", "json-schema"});
+  if (batch) refused.insert(refused.end(), {"image", "video", "context", "stop"});
+  if (batch) refused.insert(refused.end(), std::begin(form_option_names), std::end(form_option_names));
   for (const char* name : refused)
     if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt{}", name, data ? " without --data" : "");
   for (const char* name : {"answers", "cache-rows", "root", "field"})
@@ -276,8 +298,6 @@ Mode mode_of(const ParsedOptions& parsed) {
 }
 
 infer::GenerateOptions answer_options_of(const ParsedOptions& parsed) {
-  if (parsed.value("json-schema") && parsed.flag("ignore-eos"))
-    throw Error(ErrorKind::usage, "--json-schema and --ignore-eos are mutually exclusive");
   if (parsed.value("max-tokens") && parsed.value("limit"))
     throw Error(ErrorKind::usage, "--max-tokens and --limit are the same option").advise("give one of them");
   infer::GenerateOptions options;
@@ -285,8 +305,7 @@ infer::GenerateOptions answer_options_of(const ParsedOptions& parsed) {
   options.ignore_eos = parsed.flag("ignore-eos");
   options.sampling = sampling_of(parsed);
   options.draft_tokens = draft_tokens_of(parsed);
-  if (const auto schema = parsed.value("json-schema"))
-    options.form = std::make_shared<const grammar::Grammar>(json_form_of(*schema));
+  options.form = form_of(parsed);
   return options;
 }
 

@@ -15,8 +15,8 @@ Grammar::Grammar() {
 Grammar::Node Grammar::add(const Entry& entry) {
   constexpr size_t most = 1 << 16;
   if (nodes_.size() == most)
-    throw Error(ErrorKind::usage, "the schema is too large: it has more than {} places where a text may be", most)
-        .advise("lower its maxItems, maxLength and minLength, or leave parts of it out");
+    throw Error(ErrorKind::usage, "the form is too large: it has more than {} places where a text may be", most)
+        .advise("lower its counts (maxItems, maxLength, minLength), or leave parts of it out");
   nodes_.push_back(entry);
   return static_cast<Node>(nodes_.size() - 1);
 }

@@ -25,9 +25,12 @@ struct Characters {
   std::vector<std::string> named = {}; // some others, as UTF-8
 };
 
+enum class Spelling { of_json_strings, plain };
+
 class Pattern {
  public:
-  Pattern(std::string_view text, Parts& parts) : text_(text), parts_(parts), g_(parts.g) {}
+  Pattern(std::string_view text, Parts& parts, Spelling spelling)
+      : text_(text), parts_(parts), g_(parts.g), spelling_(spelling) {}
 
   Node matching(Node next) {
     const Piece all = alternatives(true);
@@ -145,7 +148,7 @@ class Pattern {
     const char first = take_one();
     const auto byte = static_cast<uint8_t>(first);
     if (byte < 0x80) return {.ascii = bytes_of({&first, 1})};
-    std::string all(1, first); // the schema is UTF-8
+    std::string all(1, first); // the pattern is UTF-8
     while (!is_over() && (static_cast<uint8_t>(text_[at_]) & 0xc0) == 0x80) all += text_[at_++];
     return {.ascii = {}, .named = {all}};
   }
@@ -232,11 +235,11 @@ class Pattern {
   Piece one_of(const Characters& characters) {
     // Those that JSON writes with a backslash, and what stands behind it. Other control characters are left out.
     constexpr std::string_view special = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
-    const ByteSet plain = characters.ascii & byte_range(0x20, 0x7f) & ~bytes_of("\"\\");
-    ByteSet behind_backslash;
-    for (size_t i = 0; i < special.size(); ++i)
-      if (characters.ascii.test(static_cast<uint8_t>(special[i])))
-        behind_backslash.set(static_cast<uint8_t>(letters[i]));
+    ByteSet plain = characters.ascii & (byte_range(0x20, 0x7f) | bytes_of(special)), behind_backslash;
+    for (size_t i = 0; i < special.size() && spelling_ == Spelling::of_json_strings; ++i) {
+      if (plain.test(static_cast<uint8_t>(special[i]))) behind_backslash.set(static_cast<uint8_t>(letters[i]));
+      plain.reset(static_cast<uint8_t>(special[i]));
+    }
     if (plain.none() && behind_backslash.none() && !characters.beyond_ascii && characters.named.empty())
       throw wrong("no character is one of these");
     return [this, plain, behind_backslash, characters](Node next) {
@@ -253,21 +256,34 @@ class Pattern {
   std::string_view text_;
   Parts& parts_;
   Grammar& g_;
+  Spelling spelling_;
   size_t at_ = 0;
   int depth_ = 0;
 };
 
-} // namespace
-
-Grammar::Node matching(std::string_view pattern, Parts& parts, Grammar::Node next) {
+Node spelled(Spelling spelling, std::string_view pattern, Parts& parts, Node next) {
   // A text may be in all of them at once, and each byte is tried from each.
   constexpr size_t most = 1000;
   const size_t before = parts.g.size();
-  const Grammar::Node begin = Pattern(pattern, parts).matching(next);
+  const Node begin = Pattern(pattern, parts, spelling).matching(next);
   if (parts.g.size() - before > most)
     throw Error(ErrorKind::usage, "pattern: it has more than {} places where a text may be", most)
         .advise("lower its counts");
   return begin;
+}
+
+} // namespace
+
+Grammar::Node matching(std::string_view pattern, Parts& parts, Grammar::Node next) {
+  return spelled(Spelling::of_json_strings, pattern, parts, next);
+}
+
+Grammar of_pattern(std::string_view pattern) {
+  Grammar grammar;
+  const Grammar::Rule whole = grammar.new_rule();
+  Parts parts(grammar);
+  grammar.define(whole, spelled(Spelling::plain, pattern, parts, Grammar::end));
+  return grammar;
 }
 
 } // namespace fvlm::grammar

@@ -101,8 +101,7 @@ void require_agreement(const ChatRequest& request, ApiForm form) {
                                                 *request.max_tokens, min_tokens));
   if (request.form && (ignore_eos || min_tokens > 0))
     throw wrong_field(ignore_eos ? "ignore_eos" : "min_tokens",
-                      "an answer of a given form ends where the form does: it does not go with response_format, "
-                      "text.format or structured_outputs");
+                      "an answer of a given form ends where the form does: it does not go with one");
 }
 
 // What all forms have.
@@ -135,8 +134,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   request.sampling.seed = seed ? static_cast<uint64_t>(*seed) : std::random_device{}();
   refuse_unsupported(fields, form);
   fields.limit(written_into_prompts, limits.most_text);
-  const char* const format = form == ApiForm::response ? "text" : "response_format";
-  if (fields.asks(format) || fields.asks("structured_outputs")) request.form = answer_form_of(body, form);
+  request.form = answer_form_of(fields, body, form);
   require_agreement(request, form);
   if (request.is_chat) read_tools(request, fields, body, form);
   if (const auto tried = fields.integer("best_of", 1, limits.most_answers); tried && *tried != request.answers)

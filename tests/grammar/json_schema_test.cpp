@@ -1,11 +1,13 @@
 // Which texts the grammar of a schema has.
 #include "base/error.h"
 #include "grammar/json_schema.h"
+#include "grammar/pattern.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 namespace fvlm::grammar {
 namespace {
@@ -194,7 +196,7 @@ TEST(JsonSchema, SaysWhatItDoesNotKeep) {
       {R"({"type": "string", "pattern": "\\"})", "pattern, character 2: it is not complete"},
       {R"({"type": "string", "pattern": "\u0001"})", "no character is one of these"},
       {R"({"type": "string", "pattern": "(a?){600}"})", "pattern: it has more than 1000 places"},
-      {R"({"type": "string", "pattern": "(((a{1000}){1000}){1000})+"})", "the schema is too large"},
+      {R"({"type": "string", "pattern": "(((a{1000}){1000}){1000})+"})", "the form is too large"},
       {R"({"type": "strin"})", "the schema: type: expected object, array"},
       {R"({"type": "object", "required": ["x"], "properties": {}})", "required: 'x' is not among its properties"},
       {R"({"type": "integer", "enum": ["a", 1.5]})", "enum: expected a value of the schema's type"},
@@ -204,7 +206,7 @@ TEST(JsonSchema, SaysWhatItDoesNotKeep) {
       {R"({"$ref": "#"})", "the schema refers to itself where nothing stands between"},
       {R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})", "the schema refers to itself"},
       {R"({"type": "array", "items": {"type": "string", "maxLength": 10000}, "minItems": 10000})",
-       "the schema is too large"},
+       "the form is too large"},
       {R"({"type": "array", "minItems": -1})", "minItems: expected a whole number"},
       {R"({"type": "array", "items": 3})", "the schema's items: expected an object, or true"},
       {R"(7)", "the schema: expected an object, or true"},
@@ -252,6 +254,22 @@ TEST(JsonSchema, EveryTextIsJson) {
     EXPECT_FALSE(Json::parse(text, nullptr, false).is_discarded()) << text;
   }
   EXPECT_GT(whole, 100);
+}
+
+TEST(Patterns, AreOfTextsAsTheyAre) {
+  const std::vector<std::tuple<const char*, std::vector<std::string>, std::vector<std::string>>> cases = {
+      {R"(^\d{3}-[a-c]+$)", {"555-abc", "000-a"}, {"\"555-abc\"", "555-", "555-abc\n", "x555-a", ""}},
+      {R"("\\.\n\t")", {"\"\\\xc3\xa9\n\t\"", "\"\\x\n\t\""}, {"\"\\\n\n\t\"", R"("\x\n\t")", "\\\"x"}},
+      {R"([^\s"]+)", {"a\\", "_\x7f"}, {"", "a b", "\"", "\x1c", "\x0b", "\xc3\xa9"}},
+      {"[^a]*", {"", "b\b\f", "\xe2\x82\xac"}, {"a", "\x01", "\xe2\x82", "\xff"}},
+  };
+  for (const auto& [pattern, valid, invalid] : cases) {
+    SCOPED_TRACE(pattern);
+    const Grammar grammar = of_pattern(pattern);
+    for (const std::string& text : valid) EXPECT_TRUE(has(grammar, text)) << text;
+    for (const std::string& text : invalid) EXPECT_FALSE(has(grammar, text)) << text;
+  }
+  EXPECT_THROW((void)of_pattern("\x01"), Error) << "a control character";
 }
 
 TEST(Choices, AreTheTextsAlone) {

@@ -103,7 +103,7 @@ class Data(unittest.TestCase):
     def test_forms_and_videos_are_those_of_single_calls(self):
         (folder / "yes.json").write_text('{"enum": ["yes", "no"]}')
         write("data.jsonl", [json.dumps({"user": "Does it turn?", "video": "clip.gif"}), json.dumps({"user": "<video>Again?", "video": "clip.gif"})])
-        for options in ([], ["--json-schema", "yes.json"]):
+        for options in ([], ["--regex", "[a-d]{2}[0-9]"], ["--choice", "it does", "--choice", "no"], ["--json-schema", "yes.json"]):
             self.setUp()
             self.ask("cells", *options)
             for answer, prompt in zip(answers_in("out.jsonl"), ("Does it turn?", "<video>Again?"), strict=True):
@@ -164,6 +164,8 @@ class Data(unittest.TestCase):
                   (json.dumps({"messages": [{"role": "assistant", "content": "I."}]}), "nothing is asked before its last answer"),
                   (json.dumps({"custom_id": "a", "body": {"messages": [{"role": "user", "content": "?"}], "temperature": 1}}),
                    "its body has temperature"),
+                  (json.dumps({"custom_id": "b", "body": {"messages": [{"role": "user", "content": "?"}], "response_format": {"type": "json_object"}}}),
+                   "its body has response_format, and options of the command say it for all samples"),
                   (json.dumps({"custom_id": "a", "body": {"messages": [{"role": "user", "content": "?"}]}}), "the same custom_id")]
         write("data.jsonl", [good, *(line for sample, _ in broken[:3] for line in (sample, good)), *(line for line, _ in broken[3:]), good])
         words = [None, *(word for _, said in broken[:3] for word in (said, None)), *(said for _, said in broken[3:]), None]
@@ -203,6 +205,7 @@ class Data(unittest.TestCase):
                                ("--context needs --prompt without --data", [*data, "--context", "a"]),
                                ("--cache-rows needs --data", ["--prompt", "a", "--cache-rows", 64]),
                                ("--root needs --data", ["--batch", "b", "--root", "a"]),
+                               ("--regex needs --prompt", ["--batch", "b", "--regex", "a"]),
                                ("--field needs --data", ["--prompt", "a", "--field", "user=q"]),
                                ("--json-schema and --ignore-eos are mutually exclusive", [*data, "--json-schema", "yes.json", "--ignore-eos"])):
             self.assertIn(words, run("cells", *options, code=2).stderr)

@@ -1,9 +1,10 @@
-"""Answers of a given form: JSON by a schema, a choice of texts, by `serve` and `generate`. The model's weights are random, so that nothing but the
-form makes it write JSON.
+"""Answers of a given form: JSON by a schema, texts that match a regular expression, a choice of texts, by `serve` and `generate`. The model's weights are
+random, so that nothing but the form makes it write them. What a regular expression has is what Python's re.fullmatch() says.
 
 usage: serve_forms_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
 import concurrent.futures
 import json
+import re
 import subprocess
 import sys
 import unittest
@@ -50,12 +51,18 @@ class Found(pydantic.BaseModel):
     sure: float = pydantic.Field(ge=0, le=1)
 
 
+PATTERNS = [r"\d{3}-\d{4}", r"(yes|no|may\s?be)( indeed)?", r"[A-Z][a-z]{2,8}( [A-Z][a-z]{1,3}){0,2}", r'"[^"\\]{0,8}"', r"[^\s,]{1,6}(, ?[^\s,]{1,6}){1,3}",
+            r"(\+|-)?\d{1,4}(\.\d{1,3})?", r"\w{1,5}@\w{1,5}\.(com|org)", r".{2,12}", r"äö?ü|[éß-]{2}x", r'\{"a": \[\d(, \d){0,2}\]\}', r"^(a|bc){2,5}d?\n\S\t\D$",
+            r"<b>[^<>\W]*?</b>", r"\W{1,4}\\", r"[\[\]-]{2}"]
+
+
 def form(model):
     return {"type": "json_schema", "json_schema": {"name": model.__name__, "schema": model.model_json_schema()}}
 
 
 def generate(*options, code=0):
-    command = [engine, "generate", folder / "gqa", "--prompt", "Describe it.", "--json-schema", folder / "schema.json", "--max-tokens", "600", "--json", *options]
+    options = options or ("--json-schema", folder / "schema.json")
+    command = [engine, "generate", folder / "gqa", "--prompt", "Describe it.", "--max-tokens", "600", "--json", *options]
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == code, result.stderr
     return result.stderr if code else json.loads(result.stdout)
@@ -127,6 +134,29 @@ class Forms(unittest.TestCase):
         continued = self.client.completions.create(model="gqa", prompt="It is", max_tokens=60, extra_body={"structured_outputs": {"choice": wanted}})
         self.assertIn(continued.choices[0].text, wanted)
 
+    def test_answers_match_a_regular_expression(self):
+        def ask(pattern, seed):
+            return self.ask(extra_body={"structured_outputs": {"regex": pattern}}, seed=seed, max_tokens=80, n=4).choices
+
+        with concurrent.futures.ThreadPoolExecutor(8) as clients:
+            asked = {pattern: [clients.submit(ask, pattern, seed) for seed in range(4)] for pattern in PATTERNS}
+            for pattern, waiting in asked.items():
+                ended = [choice.message.content for one in waiting for choice in one.result() if choice.finish_reason == "stop"]
+                with self.subTest(pattern):
+                    self.assertGreater(len(ended), 4)
+                    self.assertGreater(len(set(ended)), 1)
+                    for text in ended:
+                        self.assertTrue(re.fullmatch(pattern, text), repr(text))
+
+    def test_earlier_fields_of_vllm_mean_the_same(self):
+        pattern, wanted = r"[A-C]{2}\d", ["a cat", "a dog", "neither"]
+        for older, value in (("regex", pattern), ("choice", wanted), ("json", Corner.model_json_schema()), ("json", json.dumps(Corner.model_json_schema()))):
+            with self.subTest(older):
+                texts = [self.ask(extra_body=body, seed=2).choices[0].message.content for body in ({f"guided_{older}": value}, {"structured_outputs": {older: value}})]
+                self.assertEqual(texts[0], texts[1])
+        continued = self.client.completions.create(model="gqa", prompt="It is", max_tokens=60, extra_body={"guided_regex": pattern})
+        self.assertTrue(re.fullmatch(pattern, continued.choices[0].text), continued.choices[0].text)
+
     def test_other_answers_are_not_changed(self):
         """Greedy ones, with and without log-probabilities, answered alone and beside some that have a form."""
         others = [{"temperature": 0, "max_tokens": 40}, {"temperature": 0, "max_tokens": 40, "logprobs": True, "top_logprobs": 2}, {"temperature": 0.8, "seed": 4, "max_tokens": 40}]
@@ -152,7 +182,13 @@ class Forms(unittest.TestCase):
                 self.ask(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
         for message, fields in [("response_format: expected", {"response_format": {"type": "grammar"}}), ("response_format: expected", {"response_format": {"type": "json_schema"}}),
                                 ("structured_outputs: the JSON is nested", {"extra_body": {"structured_outputs": {"json": '{"const": ' + "[" * 200000 + "]" * 200000 + "}"}}}),
-                                ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"regex": "a+"}}}), ("choice: expected texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
+                                ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"grammar": "root ::= \"a\""}}}), ("expected a choice of texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
+                                ("structured_outputs: pattern, character 4: expected a \\) that ends the group", {"extra_body": {"structured_outputs": {"regex": "é(a"}}}),
+                                ("guided_regex: pattern, character 2: of groups, those that look around or have names are not supported", {"extra_body": {"guided_regex": "(?=a)b"}}),
+                                ("guided_regex: the form is too large", {"extra_body": {"guided_regex": "(((a{1000}){1000}){1000})+"}}), ("guided_regex: expected a regular expression", {"extra_body": {"guided_regex": ["a"]}}),
+                                ("guided_choice: expected a choice", {"extra_body": {"guided_choice": "a"}}), ("guided_choice: expected a choice", {"extra_body": {"guided_choice": []}}), ("guided_json: the schema: type: expected", {"extra_body": {"guided_json": {"type": "text"}}}),
+                                ("guided_choice: it does not go with structured_outputs", {"extra_body": {"structured_outputs": {"regex": "a"}, "guided_choice": ["a"]}}),
+                                ("guided_grammar: this server does not support it", {"extra_body": {"guided_grammar": "root ::= \"a\""}}),
                                 ("does not go with response_format", {"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}})]:
             with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message):
                 self.ask(**fields)
@@ -162,9 +198,18 @@ class Forms(unittest.TestCase):
         answer = generate()
         self.assertTrue(answer["ended"])
         self.assertEqual(answer["text"], self.ask(response_format=form(Corner), temperature=0).choices[0].message.content)
-        self.assertEqual(generate("--speculate", 3)["text"], answer["text"])
+        self.assertEqual(generate("--speculate", 3, "--json-schema", folder / "schema.json")["text"], answer["text"])
         (folder / "schema.json").write_text('{"type": "array", "uniqueItems": true}')
         self.assertIn("schema.json: the schema: 'uniqueItems' is not supported here", generate(code=2))
+        pattern = r"[A-C]{2}: \d{1,3}|none"
+        answer = generate("--regex", pattern, "--temperature", 1, "--seed", 5)
+        self.assertTrue(answer["ended"] and re.fullmatch(pattern, answer["text"]), answer)
+        self.assertEqual(generate("--regex", pattern)["text"], self.ask(extra_body={"structured_outputs": {"regex": pattern}}, temperature=0).choices[0].message.content)
+        wanted = ["the cat", "a dog"]
+        self.assertEqual(generate("--choice", wanted[0], "--choice", wanted[1])["text"], self.ask(extra_body={"structured_outputs": {"choice": wanted}}, temperature=0).choices[0].message.content)
+        for words, options in (("--regex: pattern, character 2: it is not complete", ["--regex", "\\"]), ("--regex: expected a text", ["--regex", ""]),
+                               ("--regex and --choice are mutually exclusive", ["--choice", "a", "--regex", "a"]), ("--choice and --ignore-eos are", ["--choice", "a", "--ignore-eos"])):
+            self.assertIn(words, generate(*options, code=2))
 
 
 if __name__ == "__main__":
