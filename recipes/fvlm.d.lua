@@ -468,7 +468,7 @@ function fvlm.mix(table) end
 
 ---One set of shards in a mix.
 ---@class fvlm.Source
----@field [integer] string Samples with images or videos, as they lie: WebDataset .tar, .jsonl, .json or .parquet, folders; .gz and .zst of them. Patterns with *, ? and {0000..0999}.
+---@field [integer] string Samples with images or videos, as they lie: WebDataset .tar, .jsonl, .json, .tsv or .parquet, folders; .gz and .zst of them. Patterns with *, ? and {0000..0999}.
 ---@field text? string|(string)[] In place of shards: the same of text-only samples.
 ---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
 ---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.

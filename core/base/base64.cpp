@@ -1,5 +1,6 @@
 #include "base/base64.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -7,6 +8,19 @@ namespace fvlm {
 namespace {
 
 constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+constexpr std::array<int8_t, 256> table_of_values() {
+  std::array<int8_t, 256> table{};
+  table.fill(-1);
+  for (size_t i = 0; i < alphabet.size(); ++i) table[static_cast<uint8_t>(alphabet[i])] = static_cast<int8_t>(i);
+  return table;
+}
+constexpr std::array<int8_t, 256> values = table_of_values();
+
+std::string_view without_padding(std::string_view text) {
+  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
+  return text;
+}
 
 } // namespace
 
@@ -23,13 +37,7 @@ std::string encode_base64(std::string_view bytes) {
 }
 
 std::optional<std::string> decode_base64(std::string_view text) {
-  static const auto values = [] {
-    std::array<int8_t, 256> table;
-    table.fill(-1);
-    for (size_t i = 0; i < alphabet.size(); ++i) table[static_cast<uint8_t>(alphabet[i])] = static_cast<int8_t>(i);
-    return table;
-  }();
-  for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
+  text = without_padding(text);
   std::string bytes;
   bytes.reserve(text.size() / 4 * 3 + 3);
   uint32_t bits = 0;
@@ -44,6 +52,12 @@ std::optional<std::string> decode_base64(std::string_view text) {
   }
   if (held >= 6) return std::nullopt; // in the middle of a byte
   return bytes;
+}
+
+bool is_base64_file(std::string_view text) {
+  constexpr size_t longest_name = 64;
+  return text.size() > longest_name &&
+         std::ranges::all_of(without_padding(text), [](char c) { return values[static_cast<uint8_t>(c)] >= 0; });
 }
 
 } // namespace fvlm

@@ -16,8 +16,10 @@ namespace fvlm::cli {
 int data_convert(Arguments arguments) {
   Options options(
       "data convert FORM... --out NAME-%06d.tar [--root DIR] [--field PART=KEY] [--text] [--size MIB] [--json]",
-      "Write samples to tar shards, as they are and in their order: of .jsonl, .json and .parquet files, .gz and .zst\n"
-      "of them, folders and tars. A tar is read fastest, and holds the images with their texts. A sample whose image\n"
+      "Write samples to tar shards, as they are and in their order: of .jsonl, .json, .tsv and .parquet files, .gz "
+      "and\n"
+      ".zst of them, folders and tars. A tar is read fastest, and holds the images with their texts. A sample whose "
+      "image\n"
       "is missing, or is a file of another kind, keeps its place and is counted.",
       "data convert llava_v1_5_mix665k.json --root data/images --out data/llava-%06d.tar");
   options.remaining("FORM", "files, folders and patterns of them, as in a recipe's `shards`")

@@ -240,7 +240,7 @@ Options& with_data_options(Options& options) {
   return with_sample_options(
       options
           .repeated_value("data", "FILE",
-                          "ask every sample of .jsonl, .json and .parquet files, folders and tars (repeatable)")
+                          "ask every sample of .jsonl, .json, .tsv and .parquet files, folders and tars (repeatable)")
           .value("answers", "FILE.jsonl", "write the answers of --data into this file, or go on with it")
           .value("cache-rows", "N",
                  "with --data: rows of the cache of keys and values, for all answers together; "

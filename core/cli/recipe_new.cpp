@@ -291,7 +291,7 @@ Options options_of_recipe_new() {
       .value("decoder", "DIR", "a Hugging Face folder of a language model")
       .repeated_value(
           "data", "FORM",
-          "samples, as in a recipe's `shards`: .jsonl, .json, .parquet, .tar, folders, and patterns of them "
+          "samples, as in a recipe's `shards`: .jsonl, .json, .tsv, .parquet, .tar, folders, and patterns of them "
           "(repeatable)")
       .repeated_value("text", "FORM", "the same of text-only samples (repeatable)")
       .repeated_value("held-out", "FORM",

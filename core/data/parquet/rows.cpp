@@ -128,10 +128,10 @@ class ParquetRows final : public RowReader {
     return ends_;
   }
 
-  Json row(int64_t number) const override {
-    const auto row = static_cast<uint64_t>(number);
+  Json row(const ShardSample& sample) const override {
+    const auto row = static_cast<uint64_t>(sample.number);
     const auto at = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
-    if (at == ends_.size()) throw Error(ErrorKind::internal, "row {} of a table", number);
+    if (at == ends_.size()) throw Error(ErrorKind::internal, "row {} of a table", sample.number);
     Group& group = groups_[at];
     Json json = Json::object();
     {

@@ -1,5 +1,6 @@
 #include "data/samples/named_media.h"
 
+#include "base/base64.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -115,6 +116,7 @@ class NamedMedia {
       found_.back().is_gif = type == "image/gif";
       return;
     }
+    if (is_base64_file(name)) return take_value(name.size() / 4 * 3, "", pointer, is_video);
     if (name.starts_with("file://")) name.erase(0, 7);
     if (const size_t colon = name.find("://"); colon != std::string::npos && colon < 8)
       throw Error(ErrorKind::data, "'{}' is {}, and files of this machine alone are read", pointer.substr(1),

@@ -14,13 +14,14 @@
 namespace fvlm {
 
 class IndexWriter;
+struct ShardSample;
 
 // A table, whose rows are JSON objects only once they are decoded.
 class RowReader {
  public:
   virtual ~RowReader() = default;
   // Binary values are nlohmann's. Throws Error(data) for a damaged row, ReadError for a failing disk. [any thread]
-  virtual nlohmann::json row(int64_t number) const = 0;
+  virtual nlohmann::json row(const ShardSample& sample) const = 0;
 };
 
 struct ShardForm {
@@ -49,11 +50,14 @@ void scan_tar_members(const RetryingFile& file, IndexWriter& index);
 void scan_lines(const RetryingFile& file, IndexWriter& index);
 void scan_objects(const RetryingFile& file, IndexWriter& index);
 void scan_folder_list(const RetryingFile& file, IndexWriter& index);
+void scan_tsv(const RetryingFile& file, IndexWriter& index);
 void scan_parquet(const RetryingFile& file, IndexWriter& index);
 void check_head_of_tar(const RetryingFile& file);
 void check_head_of_lines(const RetryingFile& file);
 void check_head_of_objects(const RetryingFile& file);
+void check_head_of_tsv(const RetryingFile& file);
 void check_head_of_parquet(const RetryingFile& file);
+std::unique_ptr<const RowReader> open_tsv(const RetryingFile& file);
 std::unique_ptr<const RowReader> open_parquet(const RetryingFile& file);
 
 } // namespace fvlm

@@ -70,7 +70,7 @@ void Shard::add_files(ShardSample& sample) const {
 std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
   nlohmann::json object;
   if (rows_) {
-    object = rows_->row(sample.number);
+    object = rows_->row(sample);
   } else {
     const auto found = std::ranges::find(sample.members, "json", &Member::name);
     if (found == sample.members.end()) return std::nullopt;

@@ -59,9 +59,9 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
   if (size() == 0)
     throw Error(ErrorKind::data, "no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage())
         .at(patterns.empty() ? "" : patterns.front())
-        .advise(
-            "a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json or .parquet "
-            "of samples");
+        .advise("a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json, .tsv or "
+                ".parquet "
+                "of samples");
 }
 
 void ShardSet::index_all(const Progress& progress) {

@@ -121,9 +121,10 @@ void check_mix(Reader& reader, const Mix& mix) {
 Ref<Source> source() {
   return record<Source>("Source", "", "One set of shards in a mix.")
       .usage("{ \"openvid/{0000..0999}.tar\", weight = 0.86 }")
-      .field("shards", &Source::shards, list(path(), {.allow_single = true}),
-             "Samples with images or videos, as they lie: WebDataset .tar, .jsonl, .json or .parquet, folders; .gz and "
-             ".zst of them. Patterns with *, ? and {0000..0999}.")
+      .field(
+          "shards", &Source::shards, list(path(), {.allow_single = true}),
+          "Samples with images or videos, as they lie: WebDataset .tar, .jsonl, .json, .tsv or .parquet, folders; .gz "
+          "and .zst of them. Patterns with *, ? and {0000..0999}.")
       .items()
       .field("text", &Source::text, list(path(), {.allow_single = true}),
              "In place of shards: the same of text-only samples.")

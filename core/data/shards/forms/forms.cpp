@@ -25,6 +25,7 @@ const std::vector<ShardForm>& forms() {
        scan_lines,
        check_head_of_lines},
       {"a JSON list", {".json"}, 201, true, "", scan_objects, check_head_of_objects},
+      {"a table with tabs between its columns", {".tsv"}, 501, true, "", scan_tsv, check_head_of_tsv, open_tsv},
       {"a Parquet file", {".parquet"}, 401, true, "", scan_parquet, check_head_of_parquet, open_parquet},
       {"a tar", {}, 2, false, "", scan_tar_members, check_head_of_tar},
   };
@@ -89,9 +90,10 @@ void check_head_of_tar(const RetryingFile& file) {
     file.read(0, block);
     if (is_zero(TarBlock(block)) || read_tar_header(TarBlock(block))) return;
   }
-  throw Error(ErrorKind::data,
-              "not a tar file: a shard is a .tar, .jsonl, .json or .parquet of samples, may be compressed (.gz, .zst), "
-              "or is a folder");
+  throw Error(
+      ErrorKind::data,
+      "not a tar file: a shard is a .tar, .jsonl, .json, .tsv or .parquet of samples, may be compressed (.gz, .zst), "
+      "or is a folder");
 }
 
 } // namespace fvlm
