@@ -102,6 +102,8 @@ class ScoreFile {
                      {"exact_match", evaluation::exact_match(answer, expected)},
                      {"f1", evaluation::f1(answer, expected)},
                      {"anls", evaluation::anls(answer, expected)}});
+        if (set.headline() != "accuracy")
+          line[set.headline()] = evaluation::answer_score(set.headline())(answer, expected);
       }
       file_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     }
@@ -212,6 +214,8 @@ class EvaluationRun {
     return options;
   }
 
+  Progress& progress() { return progress_; }
+
   void add(const std::string& stage, evaluation::Evaluator& evaluator) {
     const auto note = [this](const evaluation::EvaluationState& state) {
       progress_.steps(fmt::format("{}, {}", state.set.name, state.mode), state.done, state.all);
@@ -267,13 +271,33 @@ void require_same_tokens(const plan::Model& recipe, const std::filesystem::path&
         .advise("evaluate it by a recipe whose model it is: --set model.directory=DIR, for example");
 }
 
-int evaluate_recipe(const ParsedOptions& parsed) {
-  for (const char* name : {"form", "media", "by", "split"})
-    if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --questions", name);
+// Where a recipe says what an option of media_option_names says.
+std::string key_of_media_option(std::string_view option) {
   for (const ProcessorLimit& limit : processor_limits)
-    if (const std::string option = option_of(limit); parsed.value(option))
-      throw Error(ErrorKind::usage, "--{} needs --questions", option)
-          .advise("the recipe says how images are prepared: --set model.{}=N", limit.key);
+    if (option_of(limit) == option) return fmt::format("--set model.{}=N", limit.key);
+  if (option == "image-size") return "--set model.image_size=N";
+  static const std::map<std::string_view, const char*> keys = {{"system", "system"},
+                                                               {"chat-template", "chat_template"},
+                                                               {"frames", "max_frames"},
+                                                               {"image-frames", "replicate_image_frames"}};
+  return fmt::format("{} of the evaluation set's mix", keys.at(option));
+}
+
+std::optional<plan::Measure> measure_of(const ParsedOptions& parsed) {
+  const auto name = parsed.value("measure");
+  if (!name) return {};
+  for (const auto measure : {plan::Measure::choice, plan::Measure::answer, plan::Measure::loss})
+    if (*name == name_of(measure)) return measure;
+  throw Error(ErrorKind::usage, "unknown --measure '{}'", *name).advise("use choice, answer or loss");
+}
+
+int evaluate_recipe(const ParsedOptions& parsed) {
+  for (const char* name : {"form", "field", "media", "by", "split", "measure"})
+    if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --questions", name);
+  for (const char* name : media_option_names)
+    if (parsed.value(name))
+      throw Error(ErrorKind::usage, "--{} needs --questions", name)
+          .advise("a recipe says it itself: {}", key_of_media_option(name));
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
         .advise("or give --questions FILE, with the model in place of the recipe");
@@ -303,7 +327,6 @@ int evaluate_questions(const ParsedOptions& parsed) {
   const std::string model = resolve_model(*parsed.value("RECIPE")).string();
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
-  set.measure = plan::Measure::choice;
   set.samples = parsed.integer_or("samples", 0, 1);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
@@ -314,7 +337,10 @@ int evaluate_questions(const ParsedOptions& parsed) {
   }
   const auto tokenizer =
       std::make_shared<const Tokenizer>(Tokenizer::from_file(decoder_folder(model) / "tokenizer.json"));
-  for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);
+  request.files = parsed.values("questions");
+  request.fields = source_fields(parsed);
+  request.measure = measure_of(parsed);
+  request.progress = [&run](int64_t done, int64_t all) { run.progress().steps("reading the questions", done, all); };
   request.media = parsed.value_or("media", "");
   request.category = parsed.value_or("by", "");
   request.split = parsed.value_or("split", "");
@@ -323,9 +349,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.chat_template = input.chat_template;
   request.media_options = input.media;
   request.visual_rows = visual_rows(*run.config().connector, run.config().vision, input.media.image_size);
-  std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
-  sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));
-  evaluation::Evaluator evaluator(std::move(sets));
+  evaluation::Evaluator evaluator(evaluation::open_questions(set, request, tokenizer, run.registry()));
   run.add(set.name, evaluator);
   return run.finish();
 }
@@ -337,12 +361,13 @@ int evaluate_model(Arguments arguments) {
       "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--mode M]... [--samples N] [--reference DIR] [--show "
       "DIR]\n"
       "      [--json]\n"
-      "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
+      "  fvlm-engine eval MODEL --questions FILE... --form FORM [--media DIR] [--measure M] [--mode M]... [--by KEY]\n"
+      "      [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
       "list them), preferences, and generated answers (exact match, F1, ANLS, ROUGE-L, character and word\n"
-      "error rates, VQA, ChartQA, CIDEr), in each mode of the set. Where there are several sources, accuracy is also\n"
-      "printed by source.",
+      "error rates, VQA, ChartQA, OCRBench, CIDEr), in each mode of the set. Where there are several sources or\n"
+      "categories, the measure is also printed by them.",
       "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(
@@ -356,13 +381,20 @@ int evaluate_model(Arguments arguments) {
                  "also write a line of JSON per sample: the mean loss of each text, and a generated answer beside the "
                  "expected ones, with its exact_match, f1 and anls")
           .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
-          .repeated_value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
-          .value("form", "FORM", "format of the questions: " + evaluation::forms_text())
+          .repeated_value("questions", "FILE",
+                          "a benchmark's questions: .json, .jsonl, .tsv or .parquet, or a pattern of them (repeatable)")
+          .value("form", "FORM", "format of the questions: " + evaluation::forms_text() + " (docs/evaluation.md)")
+          .repeated_value("field", "PART=KEY", "the key of a part of an entry, such as question=query (repeatable)")
           .value("media", "DIR", "folder of the questions' images and videos, at any depth")
+          .value("measure", "choice|answer|loss",
+                 "of the questions: options by likelihood, generated answers, or the loss of the right ones; default: "
+                 "choice where an entry has options, else answer")
           .repeated_value(
               "mode", "MODE",
               "how frames are encoded (repeatable); default: the modes of each set; with --questions that of inference")
-          .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
+          .value("by", "KEY",
+                 "group results by this key of the entries, such as category or metadata.task, in place of the "
+                 "format's own")
           .value("split", "NAME", "only entries of this split")
           .flag("json", "print one JSON document on standard output"));
   const auto parsed = options.parse(arguments);

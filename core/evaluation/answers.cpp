@@ -1,5 +1,6 @@
 #include "evaluation/answers.h"
 
+#include "base/error.h"
 #include "base/text.h"
 #include "evaluation/sequences.h"
 
@@ -286,6 +287,29 @@ double contains(const std::string& answer, const Answers& expected) {
   });
 }
 
+double ocr_accuracy(const std::string& answer, const Answers& expected) {
+  const auto bare = [](const std::string& text) { return join(words_of(lower(text)), ""); };
+  const std::string own = bare(answer);
+  return best(expected, [&](const std::string& each) {
+    const std::string right = bare(each);
+    return !right.empty() && own.find(right) != std::string::npos ? 1.0 : 0.0;
+  });
+}
+
+std::optional<bool> yes_or_no(std::string_view answer) {
+  std::string plain = lower(answer);
+  for (char& letter : plain)
+    if (punctuation.find(letter) != std::string_view::npos) letter = ' ';
+  const std::vector<std::string> words = words_of(plain);
+  const bool yes = std::ranges::find(words, "yes") != words.end(), no = std::ranges::find(words, "no") != words.end();
+  return yes == no ? std::nullopt : std::optional(yes);
+}
+
+double yes_no_accuracy(const std::string& answer, const Answers& expected) {
+  const auto own = yes_or_no(answer);
+  return best(expected, [&](const std::string& each) { return own && own == yes_or_no(each) ? 1.0 : 0.0; });
+}
+
 double anls(const std::string& answer, const Answers& expected) {
   constexpr double threshold = 0.5;
   const Symbols own = anls_symbols(answer);
@@ -296,6 +320,21 @@ double anls(const std::string& answer, const Answers& expected) {
     const double similarity = 1 - static_cast<double>(edit_distance(own, right)) / static_cast<double>(longer);
     return similarity < threshold ? 0.0 : similarity;
   });
+}
+
+AnswerScore answer_score(std::string_view name) {
+  static const std::map<std::string_view, AnswerScore> measures = {{"accuracy", exact_match},
+                                                                   {"f1", f1},
+                                                                   {"anls", anls},
+                                                                   {"rouge_l", rouge_l},
+                                                                   {"contains", contains},
+                                                                   {"relaxed_accuracy", relaxed_accuracy},
+                                                                   {"vqa_accuracy", vqa_accuracy},
+                                                                   {"ocr_accuracy", ocr_accuracy},
+                                                                   {"yes_no_accuracy", yes_no_accuracy}};
+  const auto found = measures.find(name);
+  if (found == measures.end()) throw Error(ErrorKind::internal, "there is no measure '{}' of answers", name);
+  return found->second;
 }
 
 double TextErrors::rate() const {

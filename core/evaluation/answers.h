@@ -2,6 +2,7 @@
 // measure it. Texts are UTF-8; upper and lower case are told apart in ASCII only, but by anls; white space is ASCII's.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,11 +29,25 @@ double relaxed_accuracy(const std::string& answer, const Answers& expected);
 // 1 where the answer contains an expected one, or the other way round, in any case. An empty answer contains nothing.
 double contains(const std::string& answer, const Answers& expected);
 
+// Of OCRBench: 1 where the answer contains an expected one, in any case and without regard to white space, which
+// OCRBench itself disregards in formulas alone.
+double ocr_accuracy(const std::string& answer, const Answers& expected);
+
+// Of POPE, MME and HallusionBench as VLMEvalKit reads answers: yes, where one of its words is yes and none is no; no,
+// the other way round; else nothing.
+std::optional<bool> yes_or_no(std::string_view answer);
+// 1 where the answer is the same of both as an expected one.
+double yes_no_accuracy(const std::string& answer, const Answers& expected);
+
 // Of DocVQA and InfographicVQA, the similarity whose mean is ANLS: 1 - edit distance / length of the longer text, over
 // code points in lower case, with one space between words; 0 where that is below 0.5 (0.5 itself counts, as in the
 // public scripts and VLMEvalKit). Those divide by lengths before spaces are joined, which a text could grow for
 // nothing.
 double anls(const std::string& answer, const Answers& expected);
+
+// The measure whose mean results give this name: "accuracy" is exact_match(). Throws Error(internal) for another name.
+using AnswerScore = double (*)(const std::string& answer, const Answers& expected);
+AnswerScore answer_score(std::string_view name);
 
 // Of transcripts, as jiwer's defaults count: edits that make the answer of an expected text, both without space around
 // them, and that one's length; case and punctuation count. Of several expected ones, those of the lowest rate. A

@@ -1,8 +1,10 @@
 #include "evaluation/questions.h"
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/glob.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/path_hint.h"
 #include "base/text.h"
 #include "data/media/endings.h"
 #include "data/samples/parts.h"
@@ -21,68 +23,54 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-struct LocatedEntry {
-  Entry entry;
-  std::string where; // "entry 3", "line 7"
-};
-
-std::vector<LocatedEntry> entries_of_lines(const std::string& text, const fs::path& path) {
-  std::vector<LocatedEntry> entries;
-  int64_t number = 0;
-  for (const std::string& line : split(text, '\n')) {
-    ++number;
-    if (trimmed(line).empty()) continue;
-    const std::string where = fmt::format("line {}", number);
-    entries.push_back({{parse_json(line, fmt::format("{}, {}", path.string(), where)), std::to_string(entries.size()),
-                        path.stem().string()},
-                       where});
-  }
-  return entries;
-}
-
-// The document is a list of entries, or an object of them by id. An entry with a list "questions" is one entry for
-// each.
-std::vector<LocatedEntry> entries_of_document(const std::string& text, const fs::path& path) {
-  const json document = parse_json(text, path.string());
-  if (!document.is_structured())
-    throw Error(ErrorKind::data, "neither a list nor an object of entries").at(path.string());
-  std::vector<LocatedEntry> entries;
-  for (const auto& [key, entry] : document.items()) {
-    const std::string where = fmt::format("entry {}", key);
-    const auto questions = entry.is_object() ? entry.find("questions") : entry.end();
-    if (!entry.is_object() || questions == entry.end() || !questions->is_array()) {
-      entries.push_back({{entry, key, path.stem().string()}, where});
-      continue;
-    }
-    for (const json& question : *questions) {
-      json merged = entry;
-      merged.erase("questions");
-      if (question.is_object()) merged.update(question);
-      const std::string id = fmt::format("{}-{}", key, &question - &questions->front());
-      entries.push_back({{std::move(merged), id, path.stem().string()}, "entry " + id});
-    }
-  }
-  return entries;
-}
-
-std::vector<LocatedEntry> entries_of(const fs::path& path) {
-  const std::string text = read_file(path);
-  if (text.starts_with("PAR1"))
-    throw Error(ErrorKind::data, "this is a Parquet file; questions are read from JSON")
-        .at(path.string())
-        .advise("pandas.read_parquet(FILE).to_json(\"questions.jsonl\", orient=\"records\", lines=True)");
-  return path.extension() == ".jsonl" ? entries_of_lines(text, path) : entries_of_document(text, path);
-}
-
 bool is_media(const fs::path& path) {
   const std::string ending = path.extension().string();
   return !ending.empty() && (is_image(ending.substr(1)) || is_video(ending.substr(1)));
 }
 
 std::string category_of(const Entry& entry, const std::string& key) {
-  const auto found = entry.object.find(key);
-  if (found == entry.object.end() || found->is_null()) broken(fmt::format("there is no '{}' to tell it by", key));
+  const json* found = value_at(entry.object, key);
+  if (!found) broken(fmt::format("there is no '{}' to tell it by", key));
   return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
+  std::vector<std::string> files;
+  for (const std::string& pattern : patterns) {
+    const Matches found = match_files(pattern);
+    if (!found.nothing.empty())
+      throw Error(ErrorKind::data, "no file matches").at(found.nothing.front()).advise(with_start_of(pattern));
+    files.insert(files.end(), found.files.begin(), found.files.end());
+  }
+  return files;
+}
+
+// Some of the questions, as a source of samples.
+class QuestionSource final : public SampleSource {
+ public:
+  QuestionSource(std::shared_ptr<const Questions> questions, std::vector<Questions::Place> places)
+      : questions_(std::move(questions)), places_(std::move(places)) {}
+
+  std::vector<int64_t> sizes() const override { return {std::ssize(places_)}; }
+  int64_t frame_elements() const override { return questions_->frame_elements(); }
+  Sample measure(const DrawnSample& drawn) const override { return questions_->measure(at(drawn)); }
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
+    if (sample.frames > 0) questions_->decode(at(drawn), frames);
+  }
+  std::string place(const DrawnSample& drawn) const override { return questions_->file(at(drawn)); }
+  std::string key(const DrawnSample& drawn) const override { return questions_->place_in_file(at(drawn)); }
+
+ private:
+  const Questions::Place& at(const DrawnSample& drawn) const { return places_.at(static_cast<size_t>(drawn.sample)); }
+  std::shared_ptr<const Questions> questions_;
+  std::vector<Questions::Place> places_;
+};
+
+// Those after the first, which the set itself names.
+void name_broken(const std::vector<SkippedSample>& skipped) {
+  constexpr size_t most = 20;
+  for (size_t i = 1; i < std::min(skipped.size(), most); ++i)
+    log_warning("{}, {}: {}", skipped[i].place, skipped[i].key, skipped[i].reason);
 }
 
 } // namespace
@@ -123,98 +111,150 @@ fs::path MediaFolder::find(const std::string& name) const {
 
 Questions::Questions(QuestionsRequest request, std::shared_ptr<const Tokenizer> tokenizer,
                      std::optional<VideoDecoder> decoder)
-    : request_(std::move(request)), tokenizer_(std::move(tokenizer)),
+    : request_(std::move(request)), form_(form_named(request_.form)), tokenizer_(std::move(tokenizer)),
       chat_(*tokenizer_, request_.visual_rows, request_.chat_template), decoder_(std::move(decoder)),
       folder_(request_.media) {
   mix_.system = request_.system;
   request_.media_options.video = decoder_ ? &*decoder_ : nullptr;
   if (!request_.media.empty() && !fs::is_directory(request_.media))
     throw Error(ErrorKind::data, "there is no such media folder").at(request_.media.string());
-  for (const fs::path& file : request_.files) add(file, form_named(request_.form));
+  for (const std::string& file : files_of(request_.files)) files_.emplace_back(file, request_.fields);
+  list_entries();
 }
 
-void Questions::add(const fs::path& file, const Form& form) {
-  for (auto& [entry, where] : entries_of(file)) {
-    try {
-      if (!entry.object.is_object()) wrong_type("it", entry.object, "an object");
-      if (!is_of_split(entry)) continue;
-      LocatedQuestion located{file.string(), entry.id, form.read(entry)};
-      if (!request_.category.empty()) located.question.sample["source"] = category_of(entry, request_.category);
-      parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_,
-                           request_.visual_rows); // throws for an invalid sample
-      questions_.push_back(std::move(located));
-    } catch (const Error& error) {
-      throw Error(ErrorKind::data, error.what())
-          .at("{}, {}", file.string(), where)
-          .advise(error.advice().empty() ? fmt::format("the form {}: {}", form.name, form.summary) : error.advice());
-    }
+void Questions::list_entries() {
+  std::vector<Place> places;
+  for (size_t file = 0; file < files_.size(); ++file)
+    for (int64_t entry = 0; entry < files_[file].size(); ++entry) places.push_back({file, entry});
+  std::vector<Kind> kinds(places.size());
+  std::mutex reporting;
+  int64_t done = 0;
+  in_parallel(std::ssize(places), threads_or_cores(0), [&](int64_t i) {
+    kinds[static_cast<size_t>(i)] = kind_of(places[static_cast<size_t>(i)]);
+    const std::lock_guard lock(reporting);
+    if (request_.progress) request_.progress(++done, std::ssize(places));
+  });
+  const bool has_options = std::ranges::find(kinds, Kind::with_options) != kinds.end();
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (kinds[i] == Kind::other_split) continue;
+    const bool is_first = kinds[i] == Kind::with_options || (kinds[i] == Kind::broken && has_options);
+    (is_first ? with_options_ : without_options_).push_back(places[i]);
   }
 }
 
-bool Questions::is_of_split(const Entry& entry) const {
-  return request_.split.empty() ||
-         Parts(entry.object, as_named).text("split").value_or(request_.split) == request_.split;
+Questions::Kind Questions::kind_of(const Place& place) const {
+  try {
+    const Entry entry = files_[place.file].entry(place.entry);
+    const json* split = value_at(entry.object, "split");
+    if (!request_.split.empty() && split && *split != request_.split) return Kind::other_split;
+    return form_.read(entry).sample.contains("choices") ? Kind::with_options : Kind::without_options;
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) { // whoever measures it is told
+    return Kind::broken;
+  }
+}
+
+Questions::ReadEntry Questions::read(const Place& place) const {
+  const Entry entry = files_[place.file].entry(place.entry);
+  try {
+    Question question = form_.read(entry);
+    if (!request_.category.empty()) question.sample["source"] = category_of(entry, request_.category);
+    return {entry.id, std::move(question)};
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::data, error.what())
+        .advise(error.advice().empty() ? fmt::format("the form {}: {}", form_.name, form_.summary) : error.advice());
+  }
 }
 
 int64_t Questions::frame_elements() const {
   return 3 * request_.media_options.image_size * request_.media_options.image_size;
 }
 
-MediaFile Questions::media_of(const LocatedQuestion& located) const {
-  return {folder_.find(located.question.media), request_.media_options, located.question.span};
+MediaFile Questions::media_of(Question question) const {
+  const bool is_one_file = question.media.size() == 1 && question.media.front().content.empty();
+  if (is_one_file) return {folder_.find(question.media.front().path.string()), request_.media_options, question.span};
+  for (Picture& picture : question.media)
+    if (picture.content.empty()) picture.path = folder_.find(picture.path.string());
+  return {std::move(question.media), request_.media_options};
 }
 
-Sample Questions::measure(const DrawnSample& drawn) const {
-  const LocatedQuestion& located = at(drawn);
+Sample Questions::measure(const Place& place) const {
+  ReadEntry entry = read(place);
+  const auto images = std::ssize(entry.question.media);
   const FramePreparation preparation = request_.media_options.preparation();
-  SampleContent parsed =
-      parse_sample_content(Parts(located.question.sample, as_named), {}, {}, mix_, request_.visual_rows);
-  Sample sample{.key = located.id,
+  SampleContent parsed = parse_sample_content(Parts(entry.question.sample, {}), {}, {}, mix_, request_.visual_rows);
+  Sample sample{.key = entry.id,
                 .source = parsed.source,
                 .rows_per_frame = request_.visual_rows.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .answers = parsed.answers};
   bool is_video = false;
   std::string words; // around its frames
-  if (!located.question.media.empty()) {
-    const MediaFile media = media_of(located);
+  if (images > 0) {
+    const MediaFile media = media_of(std::move(entry.question));
     sample.frames = media.frames();
     sample.copies = media.copies();
     sample.media.tiles = media.tiles();
     sample.media.times = media.times();
-    is_video = !media.times().empty() || (media.tiles().empty() && media.frames() > media.copies());
+    is_video = images == 1 && (!media.times().empty() || (media.tiles().empty() && media.frames() > media.copies()));
     if (!media.times().empty() && preparation.has_video_text()) words = video_text(media.times(), media.seconds());
   }
+  std::string marks(is_video ? video_mark : "");
+  for (int64_t i = 0; i < images && !is_video; ++i) marks += image_mark;
   for (Conversation& conversation : parsed.conversations) {
-    if (request_.visual_rows.in_place && !located.question.media.empty())
-      mention_frames(conversation.turns, is_video ? video_mark : image_mark);
+    if (request_.visual_rows.in_place && images > 0) mention_frames(conversation.turns, marks);
     if (!words.empty()) write_video(conversation.turns, words);
     ChatTokens tokens = chat_.encode(conversation.turns, conversation.system, conversation.tools.get());
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  MarkedFrames frames{sample.frames, sample.rows_per_frame, !is_video, {}, {}};
+  MarkedFrames frames{sample.frames, sample.rows_per_frame, !is_video && images < 2, {}, {}};
   if (preparation.has_tile_text()) add_tile_texts(frames, *tokenizer_, preparation.tile_form(), sample.media.tiles);
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
   return sample;
 }
 
-void Questions::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
-  if (sample.frames > 0) media_of(at(drawn)).decode(frames);
+void Questions::decode(const Place& place, std::span<float> frames) const {
+  media_of(read(place).question).decode(frames);
 }
 
-std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const QuestionsRequest& request,
-                                          std::shared_ptr<const Tokenizer> tokenizer, Registry& registry) {
-  OpenedSource source;
-  source.samples = std::make_shared<const Questions>(
+std::vector<std::unique_ptr<SampleSet>> open_questions(const plan::EvaluationSet& set, const QuestionsRequest& request,
+                                                       std::shared_ptr<const Tokenizer> tokenizer, Registry& registry) {
+  const auto questions = std::make_shared<const Questions>(
       request, tokenizer, request.media.empty() ? std::nullopt : choose_video_decoder(registry, {}));
-  source.tokenizer = std::move(tokenizer);
-  source.image_size = request.media_options.image_size;
-  source.processor = request.media_options.processor;
-  source.mix.sources.resize(1);
-  source.source_names = {set.name};
-  source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };
-  return std::make_unique<SampleSet>(set, std::move(source), default_pack);
+  std::vector<std::unique_ptr<SampleSet>> sets;
+  const auto add = [&](std::vector<Questions::Place> places, plan::Measure measure) {
+    plan::EvaluationSet settings = set;
+    settings.measure = measure;
+    if (!sets.empty()) settings.name += "-open";
+    OpenedSource source;
+    source.samples = std::make_shared<const QuestionSource>(questions, std::move(places));
+    source.tokenizer = tokenizer;
+    source.image_size = request.media_options.image_size;
+    source.processor = request.media_options.processor;
+    source.mix.sources.resize(1);
+    source.source_names = {settings.name};
+    source.headline = form_named(request.form).headline;
+    source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };
+    sets.push_back(std::make_unique<SampleSet>(std::move(settings), std::move(source), default_pack));
+    name_broken(sets.back()->skipped());
+  };
+  const auto &with = questions->with_options(), &without = questions->without_options();
+  if (request.measure && *request.measure != plan::Measure::choice) {
+    std::vector<Questions::Place> all = with;
+    all.insert(all.end(), without.begin(), without.end());
+    add(std::move(all), *request.measure);
+    return sets;
+  }
+  if (request.measure && !without.empty())
+    log_warning("{} without options {} left out of multiple choice", counted(std::ssize(without), "question"),
+                without.size() == 1 ? "is" : "are");
+  if (request.measure || !with.empty()) add(with, plan::Measure::choice);
+  if (!request.measure && (!without.empty() || with.empty())) add(without, plan::Measure::answer);
+  return sets;
 }
 
 } // namespace fvlm::evaluation

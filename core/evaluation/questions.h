@@ -1,14 +1,16 @@
-// Questions: the entries of benchmark files as samples of an evaluation set.
+// Questions: the entries of benchmark files as samples of evaluation sets.
 #pragma once
 #include "data/chat.h"
 #include "data/media/video.h"
-#include "data/stream/sample_source.h"
 #include "evaluation/forms/form.h"
+#include "evaluation/question_file.h"
 #include "evaluation/sample_set.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
 
+#include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,15 +21,18 @@
 namespace fvlm::evaluation {
 
 struct QuestionsRequest {
-  std::vector<std::filesystem::path> files; // .json: a list, or an object by id; .jsonl: an entry a line
+  std::vector<std::string> files; // and patterns of them: see QuestionFile
   std::string form;
-  std::filesystem::path media; // folder of the media; empty: only questions without media are supported
-  std::string category;        // the entry's key by which accuracy is grouped; empty: the form's own
+  Parts::Fields fields;
+  std::filesystem::path media; // folder of the media; empty: only questions with images in the files, or without
+  std::string category;        // the entry's key by which results are grouped; empty: the form's own
   std::string split;           // only entries of this split, and those that name none; empty: all
+  std::optional<plan::Measure> measure; // choice, answer or loss; empty: choice for questions with options, else answer
   std::string system = plan::Mix().system;
   std::optional<std::string> chat_template; // as in plan::Mix
   MediaOptions media_options;
-  plan::VisualRows visual_rows; // of the model
+  plan::VisualRows visual_rows;                            // of the model
+  std::function<void(int64_t done, int64_t all)> progress; // while entries are read for the first time
 };
 
 // Finds the media files that entries name, in a folder and those below it.
@@ -45,40 +50,53 @@ class MediaFolder {
   mutable std::multimap<std::string, std::filesystem::path> below_; // by file name, with and without extension
 };
 
-class Questions : public SampleSource {
+class Questions {
  public:
-  // Checks all entries of the files; media are opened when they are read. Throws Error(data) with file and entry.
-  // Without a video `decoder`, videos are refused.
+  // Looks at all entries of the files, and keeps none of them but of .json. Without a video `decoder`, videos are
+  // refused. Throws Error(data) for a file that is none.
   Questions(QuestionsRequest request, std::shared_ptr<const Tokenizer> tokenizer, std::optional<VideoDecoder> decoder);
 
-  std::vector<int64_t> sizes() const override { return {std::ssize(questions_)}; }
-  int64_t frame_elements() const override;
-  Sample measure(const DrawnSample& drawn) const override;
-  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
-  std::string place(const DrawnSample& drawn) const override { return at(drawn).file; }
-  std::string key(const DrawnSample& drawn) const override { return at(drawn).id; }
+  // Where an entry is.
+  struct Place {
+    size_t file = 0;
+    int64_t entry = 0;
+  };
+  // Of the split, in the order of the files. A broken entry is among those with options, unless there are none.
+  const std::vector<Place>& with_options() const { return with_options_; }
+  const std::vector<Place>& without_options() const { return without_options_; }
+
+  // Throws Error(data) for an entry that is broken. [any thread]
+  Sample measure(const Place& place) const;
+  void decode(const Place& place, std::span<float> frames) const;
+  int64_t frame_elements() const;
+  std::string file(const Place& place) const { return files_[place.file].path().string(); }
+  std::string place_in_file(const Place& place) const { return files_[place.file].place(place.entry); }
 
  private:
-  struct LocatedQuestion {
-    std::string file, id;
+  struct ReadEntry {
+    std::string id;
     Question question;
   };
-  const LocatedQuestion& at(const DrawnSample& drawn) const { return questions_.at(static_cast<size_t>(drawn.sample)); }
-  void add(const std::filesystem::path& file, const Form& form);
-  bool is_of_split(const Entry& entry) const;
-  MediaFile media_of(const LocatedQuestion& located) const;
+  enum class Kind { other_split, broken, with_options, without_options };
+  void list_entries();
+  Kind kind_of(const Place& place) const;
+  ReadEntry read(const Place& place) const;
+  MediaFile media_of(Question question) const;
 
   QuestionsRequest request_;
+  const Form& form_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   ChatTemplate chat_;
   std::optional<VideoDecoder> decoder_;
   plan::Mix mix_; // settings of parse_sample_content()
   MediaFolder folder_;
-  std::vector<LocatedQuestion> questions_;
+  std::deque<QuestionFile> files_;
+  std::vector<Place> with_options_, without_options_;
 };
 
-// The questions as a set, in packs of the usual size.
-std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const QuestionsRequest& request,
-                                          std::shared_ptr<const Tokenizer> tokenizer, Registry& registry);
+// The questions as a set, in packs of the usual size; as two where some have options and others have none, and no
+// measure is requested: the second is NAME-open. `set` says all but its measure.
+std::vector<std::unique_ptr<SampleSet>> open_questions(const plan::EvaluationSet& set, const QuestionsRequest& request,
+                                                       std::shared_ptr<const Tokenizer> tokenizer, Registry& registry);
 
 } // namespace fvlm::evaluation

@@ -25,14 +25,40 @@ struct Mean {
   double value() const { return sum / static_cast<double>(count); }
 };
 
-// What generated answers come to.
+// Of questions that are answered by yes or no.
+struct YesNoCounts {
+  double answers = 0, correct = 0;
+  double said = 0, rightly_said = 0, expected = 0; // yes
+  void add(std::optional<bool> answer, bool is_yes) {
+    ++answers;
+    correct += answer == is_yes;
+    said += answer == true;
+    rightly_said += answer == true && is_yes;
+    expected += is_yes;
+  }
+  double f1() const { return said + expected > 0 ? 2 * rightly_said / (said + expected) : 0; }
+  void append_to(Values& values) const {
+    values.emplace_back("yes_no_accuracy", correct / answers);
+    values.emplace_back("yes_precision", said > 0 ? rightly_said / said : 0);
+    values.emplace_back("yes_recall", expected > 0 ? rightly_said / expected : 0);
+    values.emplace_back("yes_f1", f1());
+    values.emplace_back("yes_share", said / answers);
+  }
+};
+
+// What generated answers come to. `headline`: the measure by which sources are compared.
 class AnswerMeans {
  public:
-  // Whether the sample's answer is an exact match.
-  double add(const SampleScore& sample) {
+  explicit AnswerMeans(std::string headline) : headline_(std::move(headline)) {}
+
+  void add(const SampleScore& sample) {
     const auto& [answer, expected] = *sample.generated;
-    const double exact = exact_match(answer, expected);
-    exact_.add(exact);
+    exact_.add(exact_match(answer, expected));
+    by_source_[sample.source].add(answer_score(headline_)(answer, expected));
+    const std::string right = normalized(expected.front());
+    are_yes_or_no_ = are_yes_or_no_ && expected.size() == 1 && (right == "yes" || right == "no");
+    for (YesNoCounts* counts : {&yes_no_, &yes_no_by_source_[sample.source]})
+      counts->add(yes_or_no(answer), right == "yes");
     f1_.add(f1(answer, expected));
     anls_.add(anls(answer, expected));
     rouge_l_.add(rouge_l(answer, expected));
@@ -40,16 +66,17 @@ class AnswerMeans {
     add(words_, word_errors(answer, expected));
     contains_.add(contains(answer, expected));
     relaxed_.add(relaxed_accuracy(answer, expected));
+    ocr_.add(ocr_accuracy(answer, expected));
     vqa_.add(vqa_accuracy(answer, expected));
     captions_.push_back({answer, expected});
     const int64_t rank = sample.texts[sample.correct].first_rank;
     first_.add(rank == 0);
     first_of_five_.add(rank < 5);
     several_ = several_ || expected.size() > 1;
-    return exact;
   }
 
   void append_to(Values& values) const {
+    const auto begin = std::ssize(values);
     values.emplace_back("accuracy", exact_.value());
     values.emplace_back("f1", f1_.value());
     values.emplace_back("anls", anls_.value());
@@ -60,11 +87,24 @@ class AnswerMeans {
     values.emplace_back("relaxed_accuracy", relaxed_.value());
     values.emplace_back("first_token_accuracy", first_.value());
     values.emplace_back("first_token_top5_accuracy", first_of_five_.value());
-    if (!several_) return;
-    values.emplace_back("vqa_accuracy", vqa_.value());
-    Mean similar;
-    for (const double score : cider(captions_)) similar.add(score);
-    values.emplace_back("cider", similar.value());
+    values.emplace_back("ocr_accuracy", ocr_.value());
+    if (are_yes_or_no_) yes_no_.append_to(values);
+    if (several_) {
+      values.emplace_back("vqa_accuracy", vqa_.value());
+      Mean similar;
+      for (const double score : cider(captions_)) similar.add(score);
+      values.emplace_back("cider", similar.value());
+    }
+    const auto first = std::ranges::find(values, headline_, [](const auto& value) { return value.first; });
+    if (first != values.end()) std::rotate(values.begin() + begin, first, first + 1);
+  }
+
+  // Where there are several.
+  void append_sources_to(Values& values) const {
+    if (by_source_.size() < 2) return;
+    for (const auto& [source, mean] : by_source_) values.emplace_back(headline_ + "." + source, mean.value());
+    if (!are_yes_or_no_) return;
+    for (const auto& [source, counts] : yes_no_by_source_) values.emplace_back("yes_f1." + source, counts.f1());
   }
 
  private:
@@ -73,10 +113,15 @@ class AnswerMeans {
     sum.length += errors.length;
   }
 
-  Mean exact_, f1_, anls_, rouge_l_, contains_, relaxed_, vqa_, first_, first_of_five_;
-  TextErrors characters_, words_; // of all answers
+  std::string headline_;
+  Mean exact_, f1_, anls_, rouge_l_, contains_, relaxed_, ocr_, vqa_, first_, first_of_five_;
+  std::map<std::string, Mean> by_source_; // of the headline
+  TextErrors characters_, words_;         // of all answers
   std::vector<Caption> captions_;
   bool several_ = false; // expected answers of a sample
+  bool are_yes_or_no_ = true;
+  YesNoCounts yes_no_;
+  std::map<std::string, YesNoCounts> yes_no_by_source_;
 };
 
 bool is_correct(const SampleScore& sample) {
@@ -100,12 +145,13 @@ report::Record Result::record(const std::string& stage, int64_t step) const {
 
 bool is_share(std::string_view name) {
   const std::string_view measure = name.substr(0, name.find('.'));
-  return measure.ends_with("accuracy") || measure.ends_with("error_rate");
+  return measure.ends_with("accuracy") || measure.ends_with("error_rate") || measure.starts_with("yes_");
 }
 
 std::string Result::text() const {
-  constexpr std::array<std::string_view, 6> elsewhere{
-      "samples", "rouge_l", "word_error_rate", "contains", "first_token_accuracy", "first_token_top5_accuracy"};
+  constexpr std::array<std::string_view, 7> elsewhere{
+      "samples",     "rouge_l", "word_error_rate", "contains", "first_token_accuracy", "first_token_top5_accuracy",
+      "ocr_accuracy"};
   std::vector<std::string> parts;
   for (const auto& [name, value] : values) {
     if (std::ranges::find(elsewhere, name) != elsewhere.end() || name.find('.') != std::string::npos) continue;
@@ -139,7 +185,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
                 set.samples() + std::ssize(set.skipped()) - std::ssize(scores.samples),
                 {}};
   Mean loss, accuracy, margin, reward_accuracy, reward_margin, bits_per_byte;
-  AnswerMeans answers;
+  AnswerMeans answers(set.headline());
   std::map<std::string, Mean> by_source;
   for (const SampleScore& sample : scores.samples) {
     if (measure == plan::Measure::loss || measure == plan::Measure::bits_per_byte) {
@@ -158,7 +204,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
     const TextScore& correct = sample.texts[sample.correct];
     loss.add(correct.loss, correct.labels);
     if (measure == plan::Measure::answer) {
-      by_source[sample.source].add(answers.add(sample));
+      answers.add(sample);
       continue;
     }
     const bool pair = measure == plan::Measure::preference;
@@ -185,6 +231,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   for (const auto& size : scores.sizes) result.values.push_back(size);
   result.values.emplace_back("samples", static_cast<double>(result.samples));
   if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
+  if (measure == plan::Measure::answer) answers.append_sources_to(result.values);
   const bool is_accuracy = measure != plan::Measure::loss && measure != plan::Measure::bits_per_byte;
   const char* values_name = is_accuracy ? "accuracy" : plan::name_of(measure);
   if (by_source.size() > 1)

@@ -16,10 +16,12 @@ namespace fvlm::evaluation {
 // lowest loss (mean over its labels), of pairs whose chosen answer is the likelier one. margin: by how many nats a
 // pair's chosen answer is likelier, on average. reward_accuracy, reward_margin: the same of rewards, beta times what
 // the policy gained on the reference. Of generated answers accuracy is the share of exact matches; f1, anls, rouge_l,
-// character_error_rate and word_error_rate of all answers as one corpus, contains, relaxed_accuracy, and where a sample
-// expects several answers vqa_accuracy and cider: see answers.h. samples.
-// attention_entropy. bits_per_byte: the loss of all tokens that are not special, in bits, over the bytes that they
-// stand for. bits_per_byte.SOURCE, loss.SOURCE and accuracy.SOURCE where there are several.
+// character_error_rate and word_error_rate of all answers as one corpus, contains, relaxed_accuracy, ocr_accuracy, and
+// where a sample expects several answers vqa_accuracy and cider: see answers.h; where all expected answers are yes or
+// no yes_no_accuracy, and of the answer yes yes_precision, yes_recall, yes_f1 and yes_share, how often it is given.
+// samples. attention_entropy. bits_per_byte: the loss of all tokens that are not special, in bits, over the bytes that
+// they stand for. bits_per_byte.SOURCE, loss.SOURCE and accuracy.SOURCE where there are several, of generated answers
+// the set's headline in place of accuracy, and yes_f1.SOURCE.
 using Values = std::vector<std::pair<std::string, double>>;
 
 // Whether the value of this name, or that of a source, is read in percent.

@@ -26,6 +26,7 @@ struct OpenedSource {
   std::vector<std::string> source_names;   // for samples that name no source
   DataLoaderOptions loader;
   std::function<PackFunction(const PackSize&)> packer;
+  std::string headline = "accuracy"; // the measure of generated answers by which sources are compared
 };
 
 class SampleSet {
@@ -42,6 +43,7 @@ class SampleSet {
     return decoder == 0 ? *source_.tokenizer : *source_.further[decoder - 1];
   }
   std::string name(size_t decoder = 0) const;
+  const std::string& headline() const { return source_.headline; }
   int64_t image_size() const { return source_.image_size; }
   FramePreparation preparation() const { return {source_.image_size, source_.processor}; }
   int64_t samples() const { return samples_; }                           // that can be used

@@ -34,6 +34,27 @@ TEST(Answers, AgreeWithPeopleAsInVqa) {
   EXPECT_EQ(vqa_accuracy("3.5", {"35"}), 0);
 }
 
+TEST(Answers, ContainTheTextThatOcrBenchExpects) {
+  EXPECT_EQ(ocr_accuracy("It says: CENTRE", {"Circle", "centre"}), 1);
+  EXPECT_EQ(ocr_accuracy("cent", {"centre"}), 0) << "unlike contains()";
+  EXPECT_EQ(ocr_accuracy("\\frac{a}{b}", {"\\frac { a } { b }"}), 1);
+  EXPECT_EQ(ocr_accuracy("", {"a"}), 0);
+}
+
+TEST(Answers, SayYesOrNo) {
+  EXPECT_EQ(yes_or_no("Yes, there is."), true);
+  EXPECT_EQ(yes_or_no("there is no dog"), false);
+  EXPECT_EQ(yes_or_no("No/Yes"), std::nullopt);
+  EXPECT_EQ(yes_or_no("not any; nothing known of it"), std::nullopt);
+  EXPECT_EQ(yes_no_accuracy("yes, it is", {"Yes"}), 1);
+  EXPECT_EQ(yes_no_accuracy("maybe", {"No"}), 0);
+}
+
+TEST(Answers, HaveTheScoresThatResultsName) {
+  EXPECT_EQ(answer_score("accuracy")("The dog", {"dog"}), 1);
+  EXPECT_EQ(answer_score("ocr_accuracy")("a dog", {"dog"}), 1);
+}
+
 TEST(Answers, MayBeOffByFivePercentAsInChartQa) {
   EXPECT_EQ(relaxed_accuracy("104.9", {"100"}), 1);
   EXPECT_EQ(relaxed_accuracy("105.1", {"100"}), 0);

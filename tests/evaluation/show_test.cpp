@@ -217,5 +217,41 @@ TEST(MeasuredAnswers, HaveTheErrorRatesOfAllAnswersTogether) {
   EXPECT_LT(text.size(), 160U) << text;
 }
 
+TEST(MeasuredAnswers, OfYesAndNoAreCountedAsPopeDoes) {
+  const auto set =
+      open(wanted(Measure::answer), std::make_shared<SyntheticChats>(Measure::loss), {64, 512}, "yes_no_accuracy");
+  Scores scores;
+  scores.samples = {answered("Yes, it is.", {"yes"}), answered("yes", {"No"}), answered("no", {"yes"}),
+                    answered("perhaps", {"no"}), answered("No", {"no"})};
+  for (size_t i = 0; i < scores.samples.size(); ++i) scores.samples[i].source = i < 2 ? "near" : "far";
+  const Result result = result_of(*set, "coarse_fine", scores);
+  EXPECT_EQ(result.values.at(1).first, "yes_no_accuracy") << "behind the loss";
+  for (const auto& [name, value] : std::vector<std::pair<const char*, double>>{{"yes_no_accuracy", 2.0 / 5},
+                                                                               {"yes_precision", 1.0 / 2},
+                                                                               {"yes_recall", 1.0 / 2},
+                                                                               {"yes_f1", 1.0 / 2},
+                                                                               {"yes_share", 2.0 / 5},
+                                                                               {"accuracy", 1.0 / 5},
+                                                                               {"yes_no_accuracy.near", 1.0 / 2},
+                                                                               {"yes_no_accuracy.far", 1.0 / 3},
+                                                                               {"yes_f1.near", 2.0 / 3},
+                                                                               {"yes_f1.far", 0}})
+    EXPECT_DOUBLE_EQ(result.value(name), value) << name;
+  scores.samples.push_back(answered("red", {"red"}));
+  EXPECT_THROW((void)result_of(*set, "coarse_fine", scores).value("yes_f1"), Error) << "one expects another answer";
+}
+
+TEST(MeasuredAnswers, AreComparedBySourceInTheSetsOwnMeasure) {
+  const auto set = open(wanted(Measure::answer), std::make_shared<SyntheticChats>(Measure::loss), {64, 512}, "anls");
+  Scores scores;
+  scores.samples = {answered("ax", {"ab"}), answered("abcd", {"abcd"})};
+  scores.samples[0].source = "forms";
+  scores.samples[1].source = "tables";
+  const Result result = result_of(*set, "coarse_fine", scores);
+  EXPECT_DOUBLE_EQ(result.value("anls.forms"), 0.5);
+  EXPECT_DOUBLE_EQ(result.value("anls.tables"), 1);
+  EXPECT_THROW((void)result.value("accuracy.forms"), Error);
+}
+
 } // namespace
 } // namespace fvlm::evaluation

@@ -92,8 +92,9 @@ inline plan::EvaluationSet wanted(plan::Measure measure, std::vector<std::string
 }
 
 inline std::unique_ptr<SampleSet> open(const plan::EvaluationSet& set, std::shared_ptr<const SampleSource> samples,
-                                       const PackSize& most = {64, 512}) {
+                                       const PackSize& most = {64, 512}, std::string headline = "accuracy") {
   OpenedSource source;
+  source.headline = std::move(headline);
   source.samples = std::move(samples);
   source.tokenizer = std::make_shared<Tokenizer>(Tokenizer::from_json(test::small_tokenizer().dump(), "small"));
   source.image_size = 8;

@@ -47,6 +47,18 @@ auto with_path_context(const fs::path& path, Work&& work) {
   }
 }
 
+// Calls the work with the bytes of an image's file. Errors of both name the image.
+template <class Work>
+auto with_bytes(const Picture& picture, Work&& work) {
+  const std::string file = picture.content.empty() ? read_file(picture.path, max_image_file_bytes) : "";
+  const std::string& bytes = picture.content.empty() ? file : picture.content;
+  return with_path_context(picture.path, [&] {
+    if (bytes.size() > max_image_file_bytes)
+      throw Error(ErrorKind::data, "it has {} bytes, more than the {} of an image", bytes.size(), max_image_file_bytes);
+    return work(std::as_bytes(std::span(bytes)));
+  });
+}
+
 } // namespace
 
 MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<TimeSpan> span)
@@ -60,7 +72,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
   const auto file = MappedFile::open(path_);
   const auto head = file->bytes().first(std::min<size_t>(file->bytes().size(), 64));
   if (looks_like_image(head) && !looks_like_gif(head)) {
-    pictures_ = {path_};
+    pictures_ = {{path_}};
     frames_ = copies_ = options_.image_frames;
     count_tiles();
     return;
@@ -78,22 +90,26 @@ MediaFile::MediaFile(std::span<const std::byte> video, const MediaOptions& optio
   find_times({});
 }
 
+MediaFile::MediaFile(std::vector<Picture> images, const MediaOptions& options)
+    : options_(options), pictures_(std::move(images)) {
+  frames_ = std::ssize(pictures_);
+  if (frames_ == 1) frames_ = copies_ = options_.image_frames;
+  count_tiles();
+}
+
 // The frames are in the order of their names, whose numbers count as such.
 void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   for (const auto& entry : fs::directory_iterator(path_))
-    if (is_picture(entry.path())) pictures_.push_back(entry.path());
+    if (is_picture(entry.path())) pictures_.push_back({entry.path()});
   if (pictures_.empty()) throw Error(ErrorKind::data, "there is no image in this folder").at(path_.string());
-  std::ranges::sort(pictures_, [](const fs::path& a, const fs::path& b) {
-    return std::pair(place_of(a), a) < std::pair(place_of(b), b);
-  });
+  std::ranges::sort(pictures_, {}, [](const Picture& each) { return std::pair(place_of(each.path), each.path); });
   if (span) {
     const auto at = [&](double seconds) {
       const double picture =
           std::clamp(seconds * options_.images_per_second, 0.0, static_cast<double>(pictures_.size()));
       return pictures_.begin() + static_cast<std::ptrdiff_t>(picture);
     };
-    pictures_ =
-        span->begin < span->end ? std::vector<fs::path>(at(span->begin), at(span->end)) : std::vector<fs::path>();
+    pictures_ = span->begin < span->end ? std::vector<Picture>(at(span->begin), at(span->end)) : std::vector<Picture>();
     if (pictures_.empty())
       throw Error(ErrorKind::data, "it has no picture from {:.2f} to {:.2f} s at {} a second", span->begin, span->end,
                   options_.images_per_second)
@@ -102,14 +118,13 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   int64_t most = options_.max_frames;
   std::optional<ImageSize> cut;
   if (options_.preparation().has_cells()) {
-    const std::string head = read_file(pictures_.front(), max_image_file_bytes);
-    with_path_context(pictures_.front(), [&] {
-      cut = FramePreparation::size_of(std::as_bytes(std::span(head)));
+    with_bytes(pictures_.front(), [&](std::span<const std::byte> bytes) {
+      cut = FramePreparation::size_of(bytes);
       most = frames_within(*cut, std::min(most, std::ssize(pictures_)));
     });
   }
   most = options_.preparation().most_frames(most);
-  std::vector<fs::path> picked;
+  std::vector<Picture> picked;
   for (const int64_t pick : evenly_spaced(std::ssize(pictures_), most)) {
     picked.push_back(pictures_[static_cast<size_t>(pick)]);
     if (options_.preparation().has_own_videos())
@@ -140,10 +155,9 @@ void MediaFile::count_tiles() {
   if (!preparation.makes_tiles()) return;
   frames_ = 0;
   copies_ = 1;
-  for (const fs::path& picture : pictures_) {
-    const std::string bytes = read_file(picture, max_image_file_bytes);
-    with_path_context(picture, [&] {
-      tiles_.push_back(preparation.layout(std::as_bytes(std::span(bytes)), std::ssize(pictures_)).grid());
+  for (const Picture& picture : pictures_) {
+    with_bytes(picture, [&](std::span<const std::byte> bytes) {
+      tiles_.push_back(preparation.layout(bytes, std::ssize(pictures_)).grid());
     });
     frames_ += tiles_.back().frames();
   }
@@ -195,16 +209,14 @@ void MediaFile::decode(std::span<float> frames) const {
     return preparation.prepare_pictures(
         std::ssize(pictures_),
         [&](int64_t number) {
-          const fs::path& picture = pictures_[static_cast<size_t>(number)];
-          const std::string bytes = read_file(picture, max_image_file_bytes);
-          return with_path_context(picture, [&] { return FramePreparation::decoded(std::as_bytes(std::span(bytes))); });
+          return with_bytes(pictures_[static_cast<size_t>(number)],
+                            [](std::span<const std::byte> bytes) { return FramePreparation::decoded(bytes); });
         },
         take);
-  for (const fs::path& picture : pictures_) {
-    const std::string bytes = read_file(picture, max_image_file_bytes);
-    with_path_context(picture,
-                      [&] { preparation.prepare_image(std::as_bytes(std::span(bytes)), std::ssize(pictures_), take); });
-  }
+  for (const Picture& picture : pictures_)
+    with_bytes(picture, [&](std::span<const std::byte> bytes) {
+      preparation.prepare_image(bytes, std::ssize(pictures_), take);
+    });
 }
 
 } // namespace fvlm

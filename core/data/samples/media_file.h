@@ -1,5 +1,5 @@
-// MediaFile: an image, a video or a folder of images on disk, decoded to frames for the model. Samples of shards have
-// SampleReader for that.
+// MediaFile: an image, a video or a folder of images on disk, or images at hand, decoded to frames for the model.
+// Samples of shards have SampleReader for that.
 #pragma once
 #include "data/media/frame_preparation.h"
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace fvlm {
@@ -31,12 +32,20 @@ struct TimeSpan {
   double begin = 0, end = 0; // seconds
 };
 
+// An image's file; or its content, and then the path is a name for messages.
+struct Picture {
+  std::filesystem::path path;
+  std::string content = {};
+};
+
 class MediaFile {
  public:
   // Finds the frames without decoding them. `span` selects a part of a video or folder. Throws Error(data).
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
   // Of the content of a video's file, which must outlive it.
   MediaFile(std::span<const std::byte> video, const MediaOptions& options);
+  // The images of one prompt, in their order.
+  MediaFile(std::vector<Picture> images, const MediaOptions& options);
 
   int64_t frames() const { return frames_; }
   // As a Sample has them.
@@ -59,9 +68,9 @@ class MediaFile {
   void place_cells(ImageSize frame);
   int64_t frames_ = 0, copies_ = 1, squares_ = 0; // squares: of cells of a video
   std::vector<TileGrid> tiles_;
-  std::vector<std::filesystem::path> pictures_; // one, or one a frame; or
-  std::shared_ptr<const RandomAccess> video_;   // a video
-  std::vector<double> times_;                   // of the frames of a video, or of pictures that are one
+  std::vector<Picture> pictures_;             // one, or one a frame; or
+  std::shared_ptr<const RandomAccess> video_; // a video
+  std::vector<double> times_;                 // of the frames of a video, or of pictures that are one
   double seconds_ = 0;
   int64_t pixels_ = 0;
 };

@@ -16,13 +16,13 @@ std::optional<double> seconds(const Parts& parts, const char* name) {
 } // namespace
 
 Question read_mvbench(const Entry& entry) {
-  const Parts parts(entry.object, as_named);
+  const Parts parts = entry.parts();
   Question question;
   question.sample = {{"user", parts.need_text("question")},
                      {"choices", parts.need("candidates")},
                      {"answer", parts.need("answer")},
                      {"source", parts.text("task_type").value_or(entry.file)}};
-  question.media = parts.need_text("video");
+  question.media = {{parts.need_text("video")}};
   const auto start = seconds(parts, "start"), end = seconds(parts, "end");
   if (start.has_value() != end.has_value()) broken("'start' and 'end' go together");
   if (start) question.span = TimeSpan{*start, *end};

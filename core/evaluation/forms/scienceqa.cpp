@@ -6,16 +6,17 @@
 namespace fvlm::evaluation {
 
 Question read_scienceqa(const Entry& entry) {
-  const Parts parts(entry.object, as_named);
+  const Parts parts = entry.parts();
   const std::string asked = parts.need_text("question"), hint = parts.text("hint").value_or("");
   Question question;
   question.sample = {{"user", hint.empty() ? asked : hint + "\n" + asked},
                      {"choices", parts.need("choices")},
                      {"answer", parts.need("answer")},
                      {"source", parts.text("subject").value_or("")}};
-  question.media = parts.text("image").value_or("");
-  const bool by_number = question.media == "image.png" || question.media == "choice.png";
-  if (by_number) question.media = parts.need_text("split") + "/" + entry.id + "/" + question.media;
+  std::string image = parts.text("image").value_or("");
+  const bool by_number = image == "image.png" || image == "choice.png";
+  if (by_number) image = parts.need_text("split") + "/" + entry.id + "/" + image;
+  if (!image.empty()) question.media = {{image}};
   return question;
 }
 

@@ -23,13 +23,13 @@ nlohmann::json without_letters(const nlohmann::json& options) {
 } // namespace
 
 Question read_video_mme(const Entry& entry) {
-  const Parts parts(entry.object, as_named);
+  const Parts parts = entry.parts();
   Question question;
   question.sample = {{"user", parts.need_text("question")},
                      {"choices", without_letters(parts.need("options"))},
                      {"answer", parts.need_text("answer")},
                      {"source", parts.text("duration").value_or("")}};
-  question.media = parts.has("videoID") ? parts.need_text("videoID") : parts.need_text("video_id");
+  question.media = {{parts.need_text(parts.has("videoID") ? "videoID" : "video_id")}};
   return question;
 }
 
