@@ -199,7 +199,9 @@ class EvaluationRun {
   EvaluationRun(const ParsedOptions& parsed, std::string model)
       : parsed_(parsed), model_(std::move(model)), execution_(answering_execution_of(parsed)),
         registry_(open_registry(parsed)), policy_(model_, execution_, *registry_), progress_("evaluating"),
-        scores_(parsed.value_or("scores", "")) {}
+        scores_(parsed.value_or("scores", "")) {
+    log_info("{} computes {}", model_, execution_.text());
+  }
 
   Registry& registry() { return *registry_; }
   const model::ModelConfig& config() const { return policy_.model->config(); }

@@ -321,6 +321,7 @@ int generate_answers(Arguments arguments) {
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);
+  log_info("{} computes {}", model, execution.text());
   use_draft_model(*parsed, model, answerer);
   return mode == Mode::batch ? answer_prompts(*parsed, model, answerer, answer_options)
                              : answer_question(*parsed, model, answerer, answer_options, *registry);

@@ -112,6 +112,7 @@ struct Answering {
       : model(parsed, "generate --data"), prompts(model.tokenizer, model.rows, prompt_settings(model)),
         service(model.generator, model.tokenizer, prompts, limits_of(parsed, how),
                 serve::AnswerService::Start::prepared) {
+    log_info("{} computes {}", model.folder.string(), model.execution.text());
     model.generator.prepare_frames(model.input.media.image_size);
   }
   AnsweringModel model;

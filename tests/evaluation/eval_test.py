@@ -119,6 +119,7 @@ class Eval(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for word in ("questions", "coarse_only", "accuracy", "entropy", "category"):
             self.assertIn(word, done.stdout)
+        self.assertIn("gqa computes in fp32 on the CPU", done.stderr)
         self.assertFalse((folder / "shown" / "instruct" / "questions" / "000.json").exists(), "the recipe shows none")
         (folder / "showing.lua").write_text(RECIPE.replace("MODEL", "gqa").replace("entropy = true", "show = 3"))
         done = run("--set-name", "questions", "--show", folder / "shown", recipe="showing.lua")

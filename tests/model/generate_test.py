@@ -126,6 +126,8 @@ class Generate(unittest.TestCase):
             if text.isprintable():
                 self.assertIn(f"\n{text}\n", printed.stdout)
         self.assertIn("tokens in", printed.stderr)
+        self.assertIn("gqa computes in fp32 on the CPU", printed.stderr)
+        self.assertNotIn("computes", printed.stdout)
         together = run("gqa", "gqa.mix", "--limit", "12", errors=subprocess.STDOUT).stdout
         self.assertTrue(together.rstrip("\n").rsplit("\n", 1)[1].startswith("info: "), together)
 
