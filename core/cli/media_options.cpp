@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/processor_options.h"
 #include "cli/recipe_options.h"
+#include "data/boxes.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
 #include "data/media/video.h"
@@ -30,6 +31,7 @@ bool read_training_settings(const fs::path& model, InputSettings& out) {
     out.system = stage.data.system;
     out.chat_template = stage.data.chat_template;
     out.questions = stage.data.questions.value_or(plan::QuestionForm());
+    if (stage.data.boxes) out.boxes = stage.data.boxes;
     return true;
   } catch (const Error& error) {
     log_warning("using default frames and image size, the settings of the training are unknown: {}", error.text());
@@ -82,6 +84,7 @@ InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model,
     out.media.processor = find_image_processor(*encoder, processor_overrides_of(parsed));
   if (const auto size = out.media.processor ? frame_size(*out.media.processor) : std::nullopt)
     out.media.image_size = size->height;
+  out.boxes = box_form_of(tokenizer.folder());
   const bool has_settings = read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size, 1);
   out.media.max_frames = parsed.integer_or("frames", out.media.max_frames, 1);

@@ -27,6 +27,7 @@ struct InputSettings {
   std::string system;                       // the system turn
   std::optional<std::string> chat_template; // as in plan::Mix
   plan::QuestionForm questions;             // for an encoder of bytes
+  std::optional<plan::BoxForm> boxes;       // of samples; nothing: it is not known
 };
 
 // What the options leave open comes from the run that `model` is a checkpoint of, or else from the model's folders and

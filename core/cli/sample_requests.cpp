@@ -5,6 +5,7 @@
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
 #include "data/samples/named_media.h"
+#include "data/samples/objects.h"
 #include "data/visual_marks.h"
 
 #include <fmt/format.h>
@@ -90,6 +91,18 @@ void add_media(const Shard& shard, const ShardSample& members, const AnsweringMo
   }
 }
 
+void place_objects(const Shard& shard, const ShardSample& members, const InputSettings& input, PromptContent& content) {
+  const FramePreparation preparation = input.media.preparation();
+  std::vector<Conversation> talks{content.conversation};
+  if (content.expected) talks[0].turns.push_back({"assistant", *content.expected});
+  write_objects(*content.objects, input.boxes, boxed_images(shard, members, preparation), talks);
+  if (content.expected) {
+    content.expected = talks[0].turns.back().text;
+    talks[0].turns.pop_back();
+  }
+  content.conversation = std::move(talks[0]);
+}
+
 } // namespace
 
 Options& with_sample_options(Options& options) {
@@ -146,6 +159,7 @@ SampleRequests::Request SampleRequests::asked(Opened sample, const AnsweringMode
   mix.system = model.input.system;
   const auto caption = caption_file_of(*sample.shard, sample.members);
   PromptContent content = parse_prompt_content(std::move(sample.json), caption, source_, mix, model.rows);
+  if (content.objects) place_objects(*sample.shard, sample.members, model.input, content);
   Request asked;
   asked.expected = std::move(content.expected);
   asked.request.system = std::move(content.conversation.system);

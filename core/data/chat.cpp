@@ -5,6 +5,7 @@
 #include "data/visual_marks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -151,24 +152,35 @@ void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const 
   out.answer_mask.push_back(answer);
 }
 
-void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& out) const {
+void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& out, Spelled tokens) const {
+  for (size_t at = 0; at < text.size() && !tokens.empty();) {
+    const auto found = std::ranges::find_if(tokens, [&](auto token) { return text.substr(at).starts_with(token); });
+    const auto id = found == tokens.end() ? std::nullopt : tokenizer_.special_id(*found);
+    if (!id) {
+      ++at;
+      continue;
+    }
+    append_text(text.substr(0, at), answer, out);
+    append_token(*id, answer, out);
+    text.remove_prefix(std::exchange(at, 0) + found->size());
+  }
   auto ids = tokenizer_.encode(text, SpecialTokens::as_text, TextPlace::inside); // behind <|im_start|>
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
   out.answer_mask.insert(out.answer_mask.end(), ids.size(), answer);
 }
 
-void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out) const {
+void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out, Spelled tokens) const {
   split_at_marks(
-      text, [&](std::string_view piece) { append_text(piece, false, out); },
+      text, [&](std::string_view piece) { append_text(piece, false, out, tokens); },
       [&](std::string_view mark) { append_token(id_of(mark), false, out); });
 }
 
-void ChatTemplate::append_parts(const std::vector<TurnPart>& parts, bool is_learnt, ChatTokens& out) const {
-  for (const TurnPart& part : parts) {
+void ChatTemplate::append_parts(const Turn& turn, bool is_learnt, ChatTokens& out) const {
+  for (const TurnPart& part : turn.parts) {
     const bool is_text = part.kind == TurnPart::Kind::text, is_output = part.kind == TurnPart::Kind::output,
                is_label = is_learnt && !is_output;
     if (!is_text) append_token(is_output ? tool_tokens_->output_start : tool_tokens_->code_start, is_label, out);
-    append_text(part.text, is_label, out);
+    append_text(part.text, is_label, out, is_text ? turn.tokens : Spelled());
     if (!is_text) append_token(is_output ? tool_tokens_->output_end : tool_tokens_->code_end, is_label, out);
   }
 }
@@ -179,13 +191,13 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
   if (is_answer) { // encoded apart, so that the mask begins where generation begins
     append_text("assistant\n", false, out);
     if (turn.parts.empty())
-      append_text(turn.text, is_learnt, out);
+      append_text(turn.text, is_learnt, out, turn.tokens);
     else
-      append_parts(turn.parts, is_learnt, out);
+      append_parts(turn, is_learnt, out);
   } else if (has_marks_ && turn.role == "user") {
-    append_user_text(turn.role + "\n" + text_with_video(turn), out);
+    append_user_text(turn.role + "\n" + text_with_video(turn), out, turn.tokens);
   } else {
-    append_text(turn.role + "\n" + turn.text, false, out);
+    append_text(turn.role + "\n" + turn.text, false, out, turn.tokens);
   }
   append_token(end_, is_learnt, out);
   append_text("\n", is_learnt, out);

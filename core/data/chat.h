@@ -62,13 +62,14 @@ class ChatTemplate {
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;
-  void append_text(std::string_view text, bool answer, ChatTokens& out) const;
-  void append_user_text(std::string_view text, ChatTokens& out) const;
+  using Spelled = std::span<const std::string_view>; // see Turn::tokens
+  void append_text(std::string_view text, bool answer, ChatTokens& out, Spelled tokens = {}) const;
+  void append_user_text(std::string_view text, ChatTokens& out, Spelled tokens) const;
   void append_token(TokenId id, bool answer, ChatTokens& out) const;
 
   ChatTokens encode_own(std::span<const Turn> turns, std::string_view system, bool prompt,
                         const TemplateValues& values) const;
-  void append_parts(const std::vector<TurnPart>& parts, bool is_learnt, ChatTokens& out) const;
+  void append_parts(const Turn& turn, bool is_learnt, ChatTokens& out) const;
   void unlabel_outputs(std::span<const Turn> turns, ChatTokens& out) const;
   void require_form(std::span<const Turn> turns) const;
 

@@ -297,7 +297,8 @@ jinja::Value OwnTemplate::content_with_marks(const Turn& turn) const {
   std::vector<jinja::Value> parts;
   const char* end = text.data() + text.size();
   const auto add_text = [&](std::string_view piece) {
-    if (!piece.empty()) parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked(std::string(piece))}}));
+    if (piece.empty()) return;
+    parts.push_back(jinja::dict_of({{"type", "text"}, {"text", marked(std::string(piece), turn.tokens)}}));
   };
   const auto add_image = [&] {
     whole += image_token_;
@@ -306,7 +307,7 @@ jinja::Value OwnTemplate::content_with_marks(const Turn& turn) const {
   split_at_marks(
       text,
       [&](std::string_view piece) {
-        whole += marked(std::string(piece));
+        whole += marked(std::string(piece), turn.tokens);
         if (piece.data() != text.data() && piece.starts_with('\n')) piece.remove_prefix(1);
         if (piece.data() + piece.size() != end && piece.ends_with('\n')) piece.remove_suffix(1);
         add_text(piece);
@@ -349,7 +350,7 @@ bool OwnTemplate::shows_content(bool parts) const {
   }
 }
 
-std::string OwnTemplate::marked(const std::string& text) const {
+std::string OwnTemplate::marked(const std::string& text, std::span<const std::string_view> tokens) const {
   const ValidUtf8 valid(text);
   const std::string_view view = valid.view();
   std::string made;
@@ -360,7 +361,8 @@ std::string OwnTemplate::marked(const std::string& text) const {
     else
       made += character;
     const auto begins = [&](const std::string& token) { return !token.empty() && view.substr(at).starts_with(token); };
-    if (tokenizer_.special_at(view, at) || begins(image_token_) || begins(video_token_)) made += mark;
+    const bool is_token = std::ranges::any_of(tokens, [&](auto token) { return view.substr(at).starts_with(token); });
+    if (!is_token && (tokenizer_.special_at(view, at) || begins(image_token_) || begins(video_token_))) made += mark;
     at += character.size();
   }
   return made;
@@ -368,11 +370,11 @@ std::string OwnTemplate::marked(const std::string& text) const {
 
 // What the turn itself says is no token, but for those that its parts stand between.
 std::string OwnTemplate::marked_text(const Turn& turn) const {
-  if (turn.parts.empty()) return marked(turn.text);
+  if (turn.parts.empty()) return marked(turn.text, turn.tokens);
   std::string text;
   for (const TurnPart& part : turn.parts) {
     if (part.kind == TurnPart::Kind::text)
-      text += marked(part.text);
+      text += marked(part.text, turn.tokens);
     else if (part.kind == TurnPart::Kind::code)
       text += code_start_token + marked(part.text) + code_end_token;
     else

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Turn {
   std::string video_text = {};
   std::string thoughts = {}; // of an answer: what stood before its text, which a template reads as "reasoning_content"
   bool is_learnt = true;     // of an answer; otherwise it stands as context
+  // Special tokens that the text may spell: there they are tokens. What spells another is text.
+  std::span<const std::string_view> tokens = {};
 };
 std::string text_with_video(const Turn& turn);
 
@@ -109,7 +112,7 @@ class OwnTemplate {
   void find_image_token();
   void find_video_token();
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
-  std::string marked(const std::string& text) const;
+  std::string marked(const std::string& text, std::span<const std::string_view> tokens = {}) const;
   bool shows_content(bool parts) const;
   static nlohmann::json probe_tools();
   void find_tool_calls();

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/boxes.h"
 #include "data/own_template.h"
 #include "data/samples/content_hash.h"
 
@@ -187,6 +188,8 @@ Json made_from(const PreprocessInput& input) {
     settings[template_key] = chat_template_hash(input.tokenizer.parent_path(), *mix.chat_template);
   }
   if (mix.mask_history) settings["mask_history"] = true;
+  if (const auto form = mix.boxes ? mix.boxes : box_form_of(input.tokenizer.parent_path()))
+    settings["boxes"] = plan::name_of(*form);
   if (mix.documents) settings["documents"] = true;
   if (const auto form = mix.questions.value_or(plan::QuestionForm()); form != plan::QuestionForm())
     settings["questions"] = {form.source,

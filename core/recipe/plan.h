@@ -4,6 +4,7 @@
 // The initializers below are the defaults of a recipe. The meaning, unit and range of each field are documented once,
 // in core/recipe/schema/, from which recipes/REFERENCE.md is generated. A `derived` field is computed by resolve().
 #pragma once
+#include "recipe/box_form.h"
 #include "recipe/connector_settings.h"
 #include "recipe/curve.h"
 #include "recipe/objective_term.h"
@@ -157,6 +158,7 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   bool mask_history = false;                              // of a conversation the last answer alone is learnt
+  std::optional<BoxForm> boxes;                           // absent: as the decoder's family writes them
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> teacher_prompt; // a teacher's first user turn with {field}s, or its QuestionForm::prompt
   std::optional<std::string> preprocessed;   // a folder written by `preprocess`

@@ -269,6 +269,7 @@ class Summary {
     if (mix.system != plan::Mix{}.system) parts.push_back(mix.system.empty() ? "no system turn" : "custom system turn");
     if (mix.chat_template) parts.push_back(fmt::format("the decoder's chat template '{}'", *mix.chat_template));
     if (mix.mask_history) parts.emplace_back("last answers only");
+    if (mix.boxes) parts.push_back(fmt::format("boxes as {}", plan::name_of(*mix.boxes)));
     if (mix.decoders)
       for (const auto& [name, texts] : *mix.decoders) parts.push_back("texts of its own for " + name);
     if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("custom prompts");

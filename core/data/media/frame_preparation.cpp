@@ -184,6 +184,11 @@ ImageSize FramePreparation::size_of(std::span<const std::byte> file) {
   return {head.height, head.width};
 }
 
+std::optional<ImageSize> FramePreparation::resized_size(ImageSize image, int64_t images) const {
+  if (!processor_) return ImageSize{image_size_, image_size_};
+  return fvlm::resized_size(for_images(*processor_, images), image);
+}
+
 ImageLayout FramePreparation::layout(std::span<const std::byte> file, int64_t images) const {
   if (!makes_tiles()) return {0, 0, {image_size_, image_size_}};
   return layout_of(for_images(*processor_, images), size_of(file));

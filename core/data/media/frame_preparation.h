@@ -59,6 +59,8 @@ class FramePreparation {
   // From the head of an image's file: its size, and the tiles that it will be cut into.
   static ImageSize size_of(std::span<const std::byte> file);
   ImageLayout layout(std::span<const std::byte> file, int64_t images) const;
+  // See fvlm::resized_size(), of one of so many images of a sample.
+  std::optional<ImageSize> resized_size(ImageSize image, int64_t images) const;
 
   const NormalizationTable& normalization() const { return table_; }
   void normalise(std::span<const uint8_t> hwc, std::span<float> chw) const { fvlm::normalise(hwc, chw, table_); }

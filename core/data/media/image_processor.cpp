@@ -151,6 +151,12 @@ ImageLayout layout_of(const ImageProcessor& processor, ImageSize image) {
   return layout_of(processor, sizes_of(processor, image));
 }
 
+std::optional<ImageSize> resized_size(const ImageProcessor& processor, ImageSize image) {
+  if (processor.square_padding || processor.center_crop || is_padded_last(processor) || has_margins(processor))
+    return std::nullopt;
+  return sizes_of(processor, image).tiled;
+}
+
 ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames) {
   ImageProcessor out = processor;
   if (!processor.has_cells()) {

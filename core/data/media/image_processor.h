@@ -115,6 +115,10 @@ ImageProcessor for_images(const ImageProcessor& processor, int64_t images);
 // cannot be cut into cells.
 ImageLayout layout_of(const ImageProcessor& processor, ImageSize image);
 
+// The size to which the whole image is resized, before it is cut into tiles or cells. Nothing where margins are added
+// to it or cut off. Throws as above.
+std::optional<ImageSize> resized_size(const ImageProcessor& processor, ImageSize image);
+
 // For the frames of a video of so many, all of this size; one with cells has `video`. Throws as above.
 ImageProcessor for_video(const ImageProcessor& processor, ImageSize frame, int64_t frames);
 

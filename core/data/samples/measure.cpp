@@ -1,11 +1,13 @@
 #include "base/error.h"
 #include "base/text.h"
+#include "data/boxes.h"
 #include "data/document.h"
 #include "data/media/decode_image.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
 #include "data/samples/named_media.h"
 #include "data/samples/npy.h"
+#include "data/samples/objects.h"
 #include "data/samples/prompt_content.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
@@ -115,7 +117,9 @@ SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, con
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
     : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template),
       questions_(tokenizer, mix.questions.value_or(plan::QuestionForm())), frames_(frames), video_(video),
-      visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()) {
+      visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()),
+      box_form_(mix.boxes ? mix.boxes : box_form_of(tokenizer.folder())) {
+  if (mix.boxes) require_box_tokens(tokenizer, *mix.boxes);
   if (mix.documents) document_start_ = document_start(tokenizer);
   if (mix.questions || visual_rows.max_bytes > 0) questions_.require_tokens();
   // Throws where tokenizer or connector lack what it needs.
@@ -147,6 +151,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   const Parts parts(object, source.fields);
   if (shard.names_media()) add_named_media(shard, parts, members);
   SampleContent parsed = parse_sample_content(parts, caption, source, mix_, visual_rows_);
+  if (parsed.objects) write_objects(shard, members, parsed);
   Sample sample{.key = members.key,
                 .source = parsed.source,
                 .rows_per_frame = visual_rows_.per_frame,
@@ -188,6 +193,13 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
                  sample);
   if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
+}
+
+void SampleReader::write_objects(const Shard& shard, const ShardSample& members, SampleContent& content) const {
+  for (const std::string& answer : content.answers)
+    if (answer.find(box_mark) != std::string::npos)
+      broken(fmt::format("'answers' has a {}, and the places of boxes are in turns", box_mark));
+  fvlm::write_objects(*content.objects, box_form_, boxed_images(shard, members, frames_), content.conversations);
 }
 
 void SampleReader::place_visual_rows(Sample& sample) const {

@@ -107,6 +107,7 @@ PromptContent parse_prompt_content(nlohmann::json sample, const std::optional<st
   SampleContent content = parse_sample_content(Parts(sample, source.fields), caption_file, source, mix, visual_rows);
   PromptContent out;
   out.conversation = std::move(content.conversations.at(static_cast<size_t>(content.correct_choice.value_or(0))));
+  out.objects = std::move(content.objects);
   std::vector<Turn>& turns = out.conversation.turns;
   if (turns.back().role == "assistant") {
     if (!lacks_answer && !turns.back().text.empty()) out.expected = std::move(turns.back().text);

@@ -13,6 +13,7 @@ namespace fvlm {
 struct PromptContent {
   Conversation conversation;           // whose last turn is the user's, or what a tool returned
   std::optional<std::string> expected; // the sample's last answer, which is no part of the prompt
+  std::optional<Objects> objects;      // which both do not have in them yet
 };
 
 // Of the formats of parse_sample_content(), but for token ids and questions about a context; of two answers the chosen

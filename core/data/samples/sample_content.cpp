@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/samples/objects.h"
 #include "data/samples/supporting_sentences.h"
 #include "data/samples/turns.h"
 #include "data/visual_marks.h"
@@ -52,6 +53,8 @@ class Reader {
     telling_.source = parts.text("source").value_or(source.name);
     telling_.frame_count = parts.count("frame_count");
     telling_.is_desirable = judgement();
+    if (const Json* objects = parts.find("objects"); objects && (parts.is_mapped("objects") || is_objects(*objects)))
+      telling_.objects = parse_objects(*objects, parts.name("objects"));
   }
 
   SampleContent read() {

@@ -20,6 +20,20 @@ struct Conversation {
   std::shared_ptr<const nlohmann::json> tools = nullptr; // that the assistant may call; null: none
 };
 
+// A box of an image, or a point.
+struct Box {
+  std::vector<double> place; // x1, y1, x2, y2; or x, y
+  int64_t image = 0;         // among those of the sample
+};
+
+// What stands in a sample's texts for <ref-object> and <bbox>, see objects.h.
+struct Objects {
+  enum class Unit { pixels, norm1000, norm1 }; // of coordinates: pixels of the image, or 1000 or 1 across it
+  Unit unit = Unit::pixels;
+  std::vector<std::string> names;
+  std::vector<Box> boxes;
+};
+
 struct SampleContent {
   std::string source;
   std::vector<Conversation> conversations; // one; chosen and rejected; or one for each choice
@@ -30,6 +44,7 @@ struct SampleContent {
   std::optional<bool> is_desirable; // see Sample
   std::vector<std::string> answers; // see Sample
   std::optional<int64_t> frame_count;
+  std::optional<Objects> objects; // which its conversations do not have in them yet
 };
 
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:

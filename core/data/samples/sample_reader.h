@@ -49,6 +49,7 @@ class SampleReader {
 
  private:
   Sample measured(const Shard& shard, ShardSample members, const plan::Source& source) const;
+  void write_objects(const Shard& shard, const ShardSample& members, SampleContent& content) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
   SampleText teacher_text(const std::string& source, const std::string& answer) const;
@@ -83,6 +84,7 @@ class SampleReader {
   const VideoDecoder* video_;
   plan::VisualRows visual_rows_;
   bool has_tile_text_;                    // stands in texts for images
+  std::optional<plan::BoxForm> box_form_; // nothing: neither the mix nor the decoder's family has one
   std::optional<TokenId> document_start_; // of a mix of documents, which are not cut here
 };
 

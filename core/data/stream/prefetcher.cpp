@@ -21,6 +21,7 @@ MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
   } catch (const ReadError&) {
     throw;
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::recipe) throw; // the sample is not what is wrong
     measured.skipped.key = source.key(drawn);
     measured.skipped.reason = reason_of(error);
     if (dynamic_cast<const MediaError*>(&error)) measured.skipped.skip = SkipReason::media;

@@ -34,6 +34,7 @@ const std::vector<WordInfo>& sample_parts() {
       {"videos", "the same, a list of one"},
       {"file_name", "the path of an image or video, as Hugging Face's metadata.jsonl names it"},
       {"file_names", "a list of them"},
+      {"objects", "names and boxes that stand for `<ref-object>` and `<bbox>` in the texts"},
       {"messages", "a conversation as a list of { role, content }"},
       {"conversations", "a conversation as a list of { from, value }"},
       {"text", "a document, where the mix has `documents`"},
@@ -181,6 +182,16 @@ Ref<QuestionForm> questions() {
   return type;
 }
 
+Ref<BoxForm> box_form() {
+  std::vector<WordInfo> words;
+  std::vector<BoxForm> values;
+  for (const auto& [form, name, is] : box_forms) {
+    words.push_back({name, is});
+    values.push_back(form);
+  }
+  return make_type<Choice<BoxForm>>(std::move(words), std::move(values));
+}
+
 Ref<DecoderTexts> decoder_texts() {
   return record<DecoderTexts>("DecoderTexts", "", "What a further decoder reads otherwise than the mix says.")
       .field("system", &DecoderTexts::system, optional(text_or_empty()), "As in the mix.")
@@ -226,6 +237,10 @@ Ref<Mix> mix_schema() {
                  "Learn the last answer of each conversation alone; the earlier ones stand as context. Samples with "
                  "`token_ids` are learnt as their `loss_mask` says.")
           .added_later()
+          .field(
+              "boxes", &Mix::boxes, optional(box_form()),
+              "How boxes and points of a sample's `objects` are written; docs/data.md shows each way. Default: as the "
+              "models of the decoder's family write them, where that is known.")
           .field("prompts", &Mix::prompts, map("source", text()),
                  "Text of an empty user turn, by the sample's source; `default` for other sources.")
           .example("{ openvid = \"Write a brief caption for this video.\" }")
