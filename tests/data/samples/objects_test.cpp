@@ -124,12 +124,16 @@ TEST(Objects, ThatDoNotFitMakeABrokenSample) {
               HasSubstr("is -1, and images are numbered from 0"));
   EXPECT_THAT(refused("<bbox>", R"({"bbox":[[1,2]],"image_id":[0,0]})"),
               HasSubstr("'image_id' of 'objects' is a list of 2, and 'bbox' one of 1"));
-  EXPECT_THAT(refused("<bbox>", "[[1,2]]"), HasSubstr("'objects' is"));
   EXPECT_THAT(refusal({{"json", sample("?", "<bbox>", R"({"bbox":[[1,2]]})")}}, written_as(BoxForm::norm1000)),
               HasSubstr("it has no image that they are of"));
   EXPECT_THAT(refusal({{"png", wide}, {"json", R"({"user":"?","answers":["<bbox>"],"objects":{"bbox":[[1,2]]}})"}},
                       written_as(BoxForm::norm1000)),
               HasSubstr("'answers'"));
+}
+
+TEST(Objects, OfOtherDataAreNotRead) {
+  for (const char* other : {"[[1,2]]", "3", R"({"count":2})"})
+    EXPECT_THAT(reported(measure({{"json", sample("?", "A cat.", other)}}, text_only()).texts.at(0)), HasSubstr("A cat."));
 }
 
 TEST(Objects, OfAFamilyThatIsNotKnownAreNoBrokenSampleButAMistakeOfTheRecipe) {
