@@ -35,9 +35,9 @@ class Benchmarks(unittest.TestCase):
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         return path
 
-    def run_form(self, form, *options, files, media=None):
+    def run_form(self, form, *options, files, media=None, model="gqa"):
         questions = sum((["--questions", file] for file in files), [])
-        command = [engine, "eval", folder / "gqa", "--form", form, *questions, "--media", media or self.media, *options]
+        command = [engine, "eval", folder / model, "--form", form, *questions, "--media", media or self.media, *options]
         return subprocess.run([str(word) for word in command], capture_output=True, text=True)
 
     def asked(self, form, *options, **where):
@@ -221,6 +221,27 @@ class Benchmarks(unittest.TestCase):
         self.assertEqual([line["expected"] for line in lines[:2]], [["A"], ["B"]])
         found, _ = self.asked("columns", "--measure", "choice", files=[path], media=folder)
         self.assertEqual([(one["measure"], one["samples"]) for one in found], [("choice", 4)])
+
+    def test_images_stand_where_the_text_names_them(self):
+        """With a connector that puts rows in their places in the text."""
+        (folder / "mlp.lua").write_text("""local fvlm = require "fvlm"
+return fvlm.recipe { name = "mlp", precision = "fp32",
+  model = fvlm.model { vision = "gqa/vision", decoder = "gqa/decoder", image_size = 28, connector = fvlm.mlp {} },
+  fvlm.stage "learn" { data = fvlm.mix { { "pairs.tar", fields = { assistant = "chosen_assistant" } }, max_frames = 4, max_text_tokens = 64 },
+                       objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 3, batch = 3 } }
+""")
+        subprocess.run([engine, "train", "mlp.lua", "--run-dir", "mlp", "--device", "cpu"], cwd=folder, check=True, capture_output=True)
+        first, second = (base64.b64encode(self.listed(i)[3]).decode() for i in (0, 1))
+        row = {"A": "yes", "B": "no", "answer": "A"}
+        rows = [row | {"question": "Is <image 1> like <image 2>?", "image_1": first, "image_2": second},
+                row | {"question": "Is <image 2> like <image 1>?", "image_1": second, "image_2": first},
+                row | {"question": "Is <image 2> like <image 1>?", "image_1": first, "image_2": second},
+                row | {"question": "Is it like <image 3>?", "image_1": first, "image_2": second}]
+        path = self.write("places.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        (result,), lines = self.asked("columns", files=[path], media=folder, model="mlp")
+        self.assertEqual((result["samples"], result["not_used"]), (3, 1))
+        self.assertEqual(lines[0]["losses"], lines[1]["losses"])
+        self.assertNotEqual(lines[0]["losses"], lines[2]["losses"])
 
     def test_forms_differ_in_the_measure_that_comes_first(self):
         rows = [{"query": "Is there a cat?", "label": label, "type": kind, "image": base64.b64encode(self.listed(0)[3]).decode()}
