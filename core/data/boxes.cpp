@@ -48,18 +48,18 @@ constexpr Family families[]{
     {"qwen3_5", BoxForm::norm1000},  {"internvl", BoxForm::internvl}, {"glm4v", BoxForm::norm1000},
     {"glm46v", BoxForm::norm1000},   {"paligemma", BoxForm::loc},     {"gemma4", BoxForm::norm1000_yx}};
 
-// Of the whole model that the decoder is of, else as its own says it: "qwen3_vl_text".
+// Of the whole model that the decoder is of, else as its own config says it: "qwen3_vl_text".
 std::string model_type_in(const fs::path& folder) {
-  for (const char* name : {"whole_model.json", "config.json"}) {
-    if (folder.empty() || !fs::exists(folder / name)) continue;
-    const nlohmann::json config = read_json_object(folder / name, max_config_bytes);
-    const auto type = config.find("model_type");
-    if (type == config.end() || !type->is_string()) return "";
-    std::string found = type->get<std::string>();
-    if (found.ends_with("_text")) found.resize(found.size() - 5);
-    return found;
-  }
-  return "";
+  constexpr const char *whole = "whole_model.json", *own = "config.json";
+  if (folder.empty()) return "";
+  const bool is_of_whole = fs::exists(folder / whole);
+  if (!is_of_whole && !fs::exists(folder / own)) return "";
+  const nlohmann::json config = read_json_object(folder / (is_of_whole ? whole : own), max_config_bytes);
+  const auto found = nlohmann::json::json_pointer(is_of_whole ? "/config/model_type" : "/model_type");
+  if (!config.contains(found) || !config[found].is_string()) return "";
+  std::string type = config[found].get<std::string>();
+  if (type.ends_with("_text")) type.resize(type.size() - 5);
+  return type;
 }
 
 double written(const Writing& writing, double value, const BoxSide& side) {

@@ -192,8 +192,9 @@ TEST(Boxes, AreWrittenInEachForm) {
 
 TEST(Boxes, AreWrittenAsTheDecodersFamilyWritesThem) {
   Folder folder;
-  const auto form = [&](const char* file, const std::string& type) {
-    write_bytes(folder / file, fmt::format(R"({{"model_type":"{}"}})", type));
+  const auto form = [&](const std::string& file, const std::string& type) {
+    const std::string config = fmt::format(R"({{"model_type":"{}"}})", type);
+    write_bytes(folder / file, file == "config.json" ? config : fmt::format(R"({{"config":{}}})", config));
     return box_form_of(folder / ".");
   };
   EXPECT_EQ(box_form_of(""), std::nullopt);
