@@ -575,7 +575,7 @@ function fvlm.manifold(table) end
 ---@class fvlm.Grpo
 ---@field answers? integer How many answers are drawn to each prompt. Default: `8`.
 ---@field max_new_tokens? integer Longest answer; shorter where data.max_text_tokens leaves less behind the prompt. In tokens. Default: `128`.
----@field reward? "exact_match"|"f1"|"anls"|"rouge_l"|"character_accuracy"|"vqa_accuracy"|"relaxed_accuracy"|"contains"|fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, source: string, exact_match: number, f1: number, anls: number, rouge_l: number, character_accuracy: number, vqa_accuracy: number, relaxed_accuracy: number, contains: number }): number What an answer earns: how near it is to the sample's own, or a function of the answer. Default: `"exact_match"`.
+---@field reward? "exact_match"|"f1"|"anls"|"rouge_l"|"character_accuracy"|"vqa_accuracy"|"relaxed_accuracy"|"contains"|"iou"|"box_accuracy"|fun(answer: { prompt: string, text: string, expected: string[], tokens: integer, ended: boolean, key: string, source: string, exact_match: number, f1: number, anls: number, rouge_l: number, character_accuracy: number, vqa_accuracy: number, relaxed_accuracy: number, contains: number, iou: number, box_accuracy: number }): number What an answer earns: how near it is to the sample's own, or a function of the answer. Default: `"exact_match"`.
 ---@field loss? "grpo"|"dr_grpo" How advantages are scaled and tokens weighted. Default: `"grpo"`.
 ---@field kl? number Strength of the KL penalty towards the frozen model that the stage starts from; 0: no such model. Default: `0`.
 ---@field show? integer Of how many prompts of a logged step the answers are written to the stage's rollouts.jsonl. Default: `1`.
@@ -720,10 +720,10 @@ function fvlm.converging(table) end
 ---@class fvlm.EvaluationSet
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
----@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte" The main figure. Default: `"loss"`.
+---@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte"|"iou" The main figure. Default: `"loss"`.
 ---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
----@field max_new_tokens? integer Longest answer that is generated for the measure "answer". Default: 128. In tokens.
+---@field max_new_tokens? integer Longest answer that is generated for the measures "answer" and "iou". Default: 128. In tokens.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.
 ---@field show? integer Number of samples shown in the report with the model's answer and its attention over frames. Default: `0`.
 

@@ -12,6 +12,7 @@
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "evaluation/answers.h"
+#include "evaluation/boxes.h"
 #include "evaluation/evaluator.h"
 #include "evaluation/questions.h"
 #include "model/loading.h"
@@ -104,6 +105,9 @@ class ScoreFile {
                      {"anls", evaluation::anls(answer, expected)}});
         if (set.headline() != "accuracy")
           line[set.headline()] = evaluation::answer_score(set.headline())(answer, expected);
+        if (set.settings().measure == plan::Measure::iou)
+          line.update({{"iou", evaluation::iou(answer, expected)},
+                       {"box_accuracy", evaluation::box_accuracy(answer, expected)}});
       }
       file_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     }

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "evaluation/answers.h"
+#include "evaluation/boxes.h"
 
 #include <fmt/format.h>
 
@@ -173,7 +174,7 @@ double Result::value(const std::string& name) const {
 
 double Result::quality() const {
   if (measure == plan::Measure::loss || measure == plan::Measure::bits_per_byte) return -value(plan::name_of(measure));
-  return value("accuracy");
+  return value(measure == plan::Measure::iou ? "iou" : "accuracy");
 }
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
@@ -184,7 +185,7 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
                 std::ssize(scores.samples),
                 set.samples() + std::ssize(set.skipped()) - std::ssize(scores.samples),
                 {}};
-  Mean loss, accuracy, margin, reward_accuracy, reward_margin, bits_per_byte;
+  Mean loss, accuracy, margin, reward_accuracy, reward_margin, bits_per_byte, overlaps, box_hits;
   AnswerMeans answers(set.headline());
   std::map<std::string, Mean> by_source;
   for (const SampleScore& sample : scores.samples) {
@@ -207,6 +208,14 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
       answers.add(sample);
       continue;
     }
+    if (measure == plan::Measure::iou) {
+      const auto& [answer, expected] = *sample.generated;
+      const double overlap = iou(answer, expected);
+      overlaps.add(overlap);
+      by_source[sample.source].add(overlap);
+      box_hits.add(box_accuracy(answer, expected));
+      continue;
+    }
     const bool pair = measure == plan::Measure::preference;
     const double hit = pair ? margin_of(sample) > 0 : is_correct(sample);
     accuracy.add(hit);
@@ -223,6 +232,8 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   };
   add("bits_per_byte", bits_per_byte);
   add("loss", loss);
+  add("iou", overlaps);
+  add("box_accuracy", box_hits);
   add("accuracy", accuracy);
   add("margin", margin);
   add("reward_accuracy", reward_accuracy);
@@ -232,7 +243,8 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
   result.values.emplace_back("samples", static_cast<double>(result.samples));
   if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
   if (measure == plan::Measure::answer) answers.append_sources_to(result.values);
-  const bool is_accuracy = measure != plan::Measure::loss && measure != plan::Measure::bits_per_byte;
+  const bool is_accuracy =
+      measure != plan::Measure::loss && measure != plan::Measure::bits_per_byte && measure != plan::Measure::iou;
   const char* values_name = is_accuracy ? "accuracy" : plan::name_of(measure);
   if (by_source.size() > 1)
     for (const auto& [source, mean] : by_source) add(fmt::format("{}.{}", values_name, source).c_str(), mean);

@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/stream/prefetcher.h"
+#include "evaluation/answerer.h"
+#include "evaluation/boxes.h"
 
 #include <fmt/format.h>
 
@@ -79,7 +81,7 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
       skipped_.push_back(measured->skipped);
       continue;
     }
-    for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, *for_decoder(measured->sample, decoder));
+    for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, decoder);
     const Sample& sample = *measured->sample;
     ++samples_;
     largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
@@ -93,7 +95,8 @@ std::string SampleSet::name(size_t decoder) const {
   return decoder == 0 ? settings_.name : settings_.name + "." + plan::decoder_name(decoder);
 }
 
-void SampleSet::check(const MeasuredSample& measured, const Sample& sample) const {
+void SampleSet::check(const MeasuredSample& measured, size_t decoder) const {
+  const Sample& sample = *for_decoder(measured.sample, decoder);
   const bool is_question = sample.texts.size() > 1 && sample.correct_choice;
   const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {
@@ -110,6 +113,12 @@ void SampleSet::check(const MeasuredSample& measured, const Sample& sample) cons
         "measure = \"choice\" takes {\"user\", \"choices\": [...], \"answer\"}; measure = \"loss\" takes any sample");
   if (settings_.measure == plan::Measure::preference && !is_pair)
     refuse("is no pair", "measure = \"preference\" takes {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
+  const auto has_box = [](const std::string& answer) {
+    return std::ranges::any_of(regions_in(answer), [](const Region& region) { return !region.is_point; });
+  };
+  if (settings_.measure == plan::Measure::iou &&
+      std::ranges::none_of(expected_answers(tokenizer(decoder), sample, sample.texts.front()), has_box))
+    refuse("has no box in its last answer", "measure = \"iou\" compares boxes; measure = \"answer\" takes any answer");
 }
 
 std::unique_ptr<DataLoader> SampleSet::loader(int64_t limit) const {

@@ -65,7 +65,7 @@ class SampleSet {
 
  private:
   void measure_all(PackSize& largest, PackSize& all);
-  void check(const MeasuredSample& measured, const Sample& sample) const;
+  void check(const MeasuredSample& measured, size_t decoder) const;
   std::unique_ptr<DataLoader> open(const BatchPlan& plan, int64_t rank) const;
 
   plan::EvaluationSet settings_;

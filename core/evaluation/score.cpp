@@ -167,7 +167,7 @@ static ScoredPart score_part(const SampleSet& set, const model::Model& model, op
   const auto outputs =
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   ScoredPart part;
-  const bool generates = set.settings().measure == plan::Measure::answer;
+  const bool generates = set.settings().generates();
   Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   part.loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
   while (const auto loaded = part.loader->next()) {

@@ -151,7 +151,7 @@ void show_decoder(const SampleSet& set, size_t decoder, const model::Model& mode
                   const ShowRequest& request) {
   const plan::EvaluationSet& settings = set.settings();
   const bool measures_answers = settings.measure == plan::Measure::answer;
-  const int64_t tokens = measures_answers ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
+  const int64_t tokens = settings.generates() ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
   SampleWriter showing(set, decoder, model, request);
   Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   const auto loader = set.loader(set.settings().show);

@@ -57,8 +57,8 @@ const char* name_of(LlamaFamily family) {
 }
 
 const char* name_of(Measure measure) {
-  constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte"};
-  static_assert(std::size(names) == static_cast<size_t>(Measure::bits_per_byte) + 1);
+  constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte", "iou"};
+  static_assert(std::size(names) == static_cast<size_t>(Measure::iou) + 1);
   return names[static_cast<size_t>(measure)];
 }
 

@@ -278,7 +278,7 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Measure { loss, choice, preference, answer, bits_per_byte };
+enum class Measure { loss, choice, preference, answer, bits_per_byte, iou };
 
 const char* name_of(Measure measure); // "choice"
 
@@ -291,6 +291,8 @@ struct EvaluationSet {
   bool entropy = false;
   std::optional<int64_t> max_new_tokens; // of a generated answer; absent: 128
   int64_t show = 0;                      // samples in the report, with the model's answer and its attention over frames
+
+  bool generates() const { return measure == Measure::answer || measure == Measure::iou; }
 };
 
 struct Evaluation {

@@ -17,7 +17,9 @@ enum class AnswerMeasure {
   character_accuracy,
   vqa_accuracy,
   relaxed_accuracy,
-  contains
+  contains,
+  iou,
+  box_accuracy
 };
 
 struct NamedMeasure {
@@ -26,7 +28,7 @@ struct NamedMeasure {
   const char* is;
 };
 
-inline constexpr std::array<NamedMeasure, 8> answer_measures{
+inline constexpr std::array<NamedMeasure, 10> answer_measures{
     {{AnswerMeasure::exact_match, "exact_match", "1 for the expected answer, as SQuAD compares"},
      {AnswerMeasure::f1, "f1", "the words that it shares with the expected answer"},
      {AnswerMeasure::anls, "anls", "DocVQA's: the similarity of the characters, 0 below a half"},
@@ -34,7 +36,10 @@ inline constexpr std::array<NamedMeasure, 8> answer_measures{
      {AnswerMeasure::character_accuracy, "character_accuracy", "1 less the character error rate, or 0"},
      {AnswerMeasure::vqa_accuracy, "vqa_accuracy", "VQAv2's"},
      {AnswerMeasure::relaxed_accuracy, "relaxed_accuracy", "ChartQA's: numbers within 5 %"},
-     {AnswerMeasure::contains, "contains", "1 where one contains the other"}}};
+     {AnswerMeasure::contains, "contains", "1 where one contains the other"},
+     {AnswerMeasure::iou, "iou", "how much its boxes overlap with the expected ones"},
+     {AnswerMeasure::box_accuracy, "box_accuracy",
+      "the share of boxes that overlap by a half with one of the expected, or of points inside one"}}};
 
 struct Rollouts {
   // What an answer's advantage over the others to the same prompt is.

@@ -88,6 +88,8 @@ std::string evaluations_table(const RecordedRun& run) {
     bool share;
   };
   static constexpr Column all[] = {{"accuracy", "accuracy", true},
+                                   {"iou", "IoU", false},
+                                   {"box_accuracy", "box accuracy", true},
                                    {"loss", "loss", false},
                                    {"margin", "margin", false},
                                    {"reward_accuracy", "reward accuracy", true},

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "evaluation/answers.h"
+#include "evaluation/boxes.h"
 #include "recipe/freeze.h"
 #include "recipe/schema/type.h"
 
@@ -32,6 +33,10 @@ double measured(AnswerMeasure measure, const std::string& text, const evaluation
     return evaluation::relaxed_accuracy(text, expected);
   case AnswerMeasure::contains:
     return evaluation::contains(text, expected);
+  case AnswerMeasure::iou:
+    return evaluation::iou(text, expected);
+  case AnswerMeasure::box_accuracy:
+    return evaluation::box_accuracy(text, expected);
   }
   throw Error(ErrorKind::internal, "the measure {} of answers has no function", static_cast<int>(measure));
 }

@@ -132,7 +132,7 @@ std::string evaluation_rows(const Compared& compared, const std::string& stage) 
   }
   std::string rows;
   for (const auto& [set, mode] : sets)
-    for (const char* value : {"accuracy", "loss", "bits_per_byte", "reward_accuracy"})
+    for (const char* value : {"accuracy", "iou", "box_accuracy", "loss", "bits_per_byte", "reward_accuracy"})
       rows += row_of(compared, stage, fmt::format("{}, {}: {}", set, mode, value),
                      [&](const RecordedRun& run) -> std::string {
                        for (const EvaluationLine& line : last[static_cast<size_t>(&run - compared.runs.data())])

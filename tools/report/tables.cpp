@@ -205,6 +205,8 @@ std::string evaluations_table(const std::vector<const EvaluationLine*>& lines, s
 std::string evaluation_tables(const PageInput& input) {
   if (input.evaluations.empty()) return "";
   static constexpr Column columns[] = {{"accuracy", "accuracy", Column::bar},
+                                       {"iou", "IoU", Column::fixed},
+                                       {"box_accuracy", "box accuracy", Column::bar},
                                        {"bits_per_byte", "bits per byte", Column::fixed},
                                        {"loss", "loss", Column::fixed},
                                        {"margin", "margin", Column::fixed},

@@ -105,14 +105,15 @@ Ref<EvaluationSet> evaluation_set() {
                               {"preference", Measure::preference, "how often the chosen answer of a pair is likelier"},
                               {"answer", Measure::answer, "generated answers, compared with the expected ones"},
                               {"bits_per_byte", Measure::bits_per_byte,
-                               "loss of every token that is not special, in bits for each byte of text"}}),
+                               "loss of every token that is not special, in bits for each byte of text"},
+                              {"iou", Measure::iou, "boxes of generated answers, compared with the expected ones"}}),
              "The main figure.")
       .field("modes", &EvaluationSet::modes, list(mode(&ConnectorMode::doc), {.min = 1, .allow_single = true}),
              "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
              "connector's modes.")
       .field("samples", &EvaluationSet::samples, integer(at_least(0)), "How many samples, always the same; 0: all.")
       .field("max_new_tokens", &EvaluationSet::max_new_tokens, optional(integer(at_least(1))),
-             "Longest answer that is generated for the measure \"answer\". Default: 128.")
+             "Longest answer that is generated for the measures \"answer\" and \"iou\". Default: 128.")
       .unit("tokens")
       .field("entropy", &EvaluationSet::entropy, boolean(), "Also measure the attention entropy over a frame.")
       .field("show", &EvaluationSet::show, integer(at_least(0)),
