@@ -61,6 +61,10 @@ class AttentionFlash : public Attention {
     if (!query.needs_backward) return;
     requirements.save(float32, {query.tokens_q, query.heads_q});
     if (keeps_compensation(query)) requirements.save(int8, {query.tokens_q, query.heads_q, head_dim});
+    if (!uses_tiled_backward(query)) return;
+    Workspace workspace;
+    (void)tiled_workspace(workspace, query);
+    requirements.backward_workspace = workspace.used();
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
@@ -91,6 +95,11 @@ class AttentionFlash : public Attention {
     if (is_hopper(query.device) &&
         resident_backward_supported(problem, multiprocessors_, query.max_seqlen_q, query.max_seqlen_kv))
       return resident_backward(call, multiprocessors_, query.dtype, problem, query.max_seqlen_q);
+    if (uses_tiled_backward(query)) {
+      Workspace workspace(call);
+      return tiled_backward(call, multiprocessors_, query.dtype, problem, tiled_workspace(workspace, query),
+                            query.max_seqlen_q, query.max_seqlen_kv);
+    }
     attention_backward(call, {multiprocessors_, shared_memory_}, query.dtype, problem);
   }
 
@@ -167,6 +176,9 @@ class AttentionFlash : public Attention {
   static bool fits_streamed_forward(const Query& query) {
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && !is_partial(query) &&
            query.max_seqlen_q > max_persistent_rows && query.max_seqlen_kv > max_persistent_rows;
+  }
+  static bool uses_tiled_backward(const Query& query) {
+    return is_hopper(query.device) && !fits_persistent_kernels(query) && tiled_backward_supported(query);
   }
   // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small. The output
   // of a partial call is not the one that its backward gets.

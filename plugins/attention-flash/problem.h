@@ -85,4 +85,13 @@ bool resident_backward_supported(const Problem& problem, int multiprocessors, in
 void resident_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
                        int longest_q);
 
+// tiled_backward.cu: Hopper, segments that are too long for resident keys. Takes part of the workspace.
+struct TiledWorkspace {
+  char *taken, *statistics, *rotated_q, *rotated_k, *rotations_q, *rotations_kv;
+};
+bool tiled_backward_supported(const fvlm_attention_query& query);
+TiledWorkspace tiled_workspace(sdk::Workspace& workspace, const fvlm_attention_query& query);
+void tiled_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
+                    const TiledWorkspace& workspace, int longest_q, int longest_kv);
+
 } // namespace fvlm::plugins

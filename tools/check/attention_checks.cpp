@@ -337,6 +337,11 @@ Outcome decoder(Context& context) {
   with_heads(of({136, 70}), 18, 2);
   with_heads(of({144, 100, 0, 128, 129, 144}, {100, 144, 9, 144, 65, 143}), 32, 16);
   with_heads(of({144, 100, 120, 128, 129, 144}), 80, 80);
+  // Segments of several tiles of 64 rows, some of them partly full, and more tiles than a GPU has multiprocessors.
+  const Lengths longer{192, 1, 64, 65, 0, 128, 129, 256, 17}, longer_others{30, 192, 1, 100, 63, 0, 200, 256, 64};
+  for (const AttentionCase& one : {of({192, 192}), of(longer), of(longer, longer_others), of(Lengths(24, 150))})
+    all.push_back(one);
+  with_heads(of(longer_others, longer), 10, 1);
   return cases(context, all);
 }
 
