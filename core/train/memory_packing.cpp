@@ -38,7 +38,7 @@ class PackChoice {
              const ModelDescription& description, Registry& registry, const PackRequest& request)
       : plan_(plan), stage_(stage), data_(data), request_(request),
         allowed_(stage.largest_sample(budget::most_rows_per_frame(plan.model))),
-        sample_(stage.data.documents ? allowed_ : data.stage.largest_sample(budget::most_rows_per_frame(plan.model))),
+        sample_(data.stage.largest_sample(budget::most_rows_per_frame(plan.model))),
         memory_(plan, data.stage, description, registry, request.device, first_of(request.ranks, request.zero)) {}
 
   budget::ChosenPack largest() {

@@ -1,4 +1,6 @@
 // A fresh GhostVis that learns from a stream of documents: rows, Muon's warm-up, bits per byte, and an exact resume.
+#include "data/stream/data_sizes.h"
+#include "model/weights/visual_rows.h"
 #include "small_run.h"
 
 #include <gmock/gmock.h>
@@ -70,6 +72,16 @@ TEST_F(Documents, AFreshDecoderLearnsFromRows) {
   EXPECT_EQ(config["intermediate_size"], 384);
   EXPECT_EQ(config["num_key_value_heads"], 1);
   EXPECT_NEAR(values("whole", "joined", "loss").front(), std::log(config["vocab_size"].get<double>()), 1e-4);
+}
+
+TEST_F(Documents, RowsAreFullHoweverShortTheDocumentsAre) {
+  write_file_atomic(data() / "short.jsonl", "{\"text\": \"red\"}\n{\"text\": \"blue\"}\n");
+  const auto plan =
+      resolved({fmt::format(R"(stages.joined.data.sources.1.text=["{}/short.jsonl"])", data().string())}).plan;
+  const DataSizes found = measure_data_sizes(plan, plan.stages[0], nullptr, visual_rows(plan.model));
+  EXPECT_TRUE(found.seen) << found.said;
+  EXPECT_EQ(found.stage.data.max_text_tokens, 24);
+  EXPECT_THAT(found.said, testing::HasSubstr("at most 0 frames and 24 tokens"));
 }
 
 TEST_F(Documents, ResumeWithinADocumentIsExact) {

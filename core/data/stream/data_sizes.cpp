@@ -100,7 +100,8 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
     const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix, visual_rows).tokenizer);
     const MixSamples samples(mix, tokenizer, frame_preparation(plan.model), video, visual_rows,
                              ShardOptions{.index_beside = false});
-    const Largest largest = largest_of(samples, mix.shares(0.5));
+    Largest largest = largest_of(samples, mix.shares(0.5));
+    if (mix.documents) largest.tokens = limits.max_text_tokens; // which every row has, of one document or several
     if (largest.samples == 0) return keep("no sample of it can be used");
     limits.max_frames = std::clamp<int64_t>(largest.frames, 1, limits.max_frames);
     limits.replicate_image_frames = std::min(limits.replicate_image_frames, std::max<int64_t>(largest.frames, 1));

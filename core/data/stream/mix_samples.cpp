@@ -62,7 +62,8 @@ Sample MixSamples::measure(const DrawnSample& drawn) const {
   sample.teacher_is_cached = teacher_is_cached_;
   if (sample.dropped.empty()) add_further(*shard, shard->sample(place.sample), mix_.sources[drawn.source], sample);
   if (sample.dropped.empty()) check_texts(sample);
-  if (mix_.documents && texts_ == 0) sample.texts = cut(sample.texts.front(), mix_.max_text_tokens);
+  if (sample.dropped.empty() && mix_.documents && texts_ == 0)
+    sample.texts = cut(sample.texts.front(), mix_.max_text_tokens);
   return sample;
 }
 

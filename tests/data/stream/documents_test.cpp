@@ -1,7 +1,10 @@
 // A stream of documents, cut into rows.
+#include "../samples/sample_maker.h"
 #include "data/document.h"
 #include "data/stream/composer.h"
 #include "data/stream/loader.h"
+#include "data/stream/mix_samples.h"
+#include "data/stream/prefetcher.h"
 #include "synthetic_source.h"
 
 #include <gmock/gmock.h>
@@ -147,6 +150,26 @@ TEST(Documents, OtherRowsAreOtherData) {
   EXPECT_TRUE(Composer::matches(cursor, plan, order));
   EXPECT_FALSE(Composer::matches(cursor, rows_of(Documents::isolated, 23), order));
   EXPECT_FALSE(Composer::matches(cursor, rows_of(Documents::joined, 24), order));
+}
+
+TEST(Documents, AConversationThatIsNotLearntIsLeftOutOfEvaluations) {
+  const test::Folder folder;
+  test::write_bytes(folder / "tokenizer.json", test::small_tokenizer().dump());
+  test::write_bytes(folder / "tokenizer_config.json", R"({"bos_token": "<|im_start|>"})");
+  test::write_bytes(folder / "a.jsonl",
+                    R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","train":false}]})"
+                    "\n{\"text\":\"a document\"}\n");
+  plan::Mix mix = mix_of({1});
+  mix.sources[0].text = {(folder / "a.jsonl").string()};
+  mix.sources[0].shards.clear();
+  mix.documents = Documents::joined;
+  mix.max_text_tokens = 4;
+  const Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
+  const MixSamples samples(mix, tokenizer, 8, nullptr, plan::VisualRows{}, {.cache = folder / "cache"});
+  const MeasuredSample flagged = measure(samples, {.source = 0, .sample = 0});
+  EXPECT_EQ(flagged.sample, nullptr);
+  EXPECT_EQ(flagged.skipped.skip, SkipReason::no_answer) << flagged.skipped.reason;
+  EXPECT_GT(measure(samples, {.source = 0, .sample = 1}).sample->texts.size(), 1U);
 }
 
 TEST(Documents, CutTextsOverlapByOneToken) {
