@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace fvlm::cli {
@@ -108,6 +109,16 @@ int flush_output(int code) {
   return code;
 }
 
+// Data of many shards take many open files, and a shell usually allows 1024. Programs that are started inherit the
+// limit, and some look at every descriptor that they may have, so there is a bound.
+void raise_limit_of_open_files() {
+  constexpr rlim_t enough = 65536;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, enough);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 } // namespace
 
 std::span<const Verb> all_verbs() {
@@ -143,6 +154,7 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
 int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
   std::signal(SIGXFSZ, SIG_IGN); // a file beyond the limit (ulimit -f) is a failed write, as on a full disk
+  fvlm::cli::raise_limit_of_open_files();
   try {
     fvlm::sanitize_standard_output();
     fvlm::end_process(fvlm::cli::flush_output(fvlm::cli::run(arguments)));

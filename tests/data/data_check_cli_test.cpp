@@ -67,6 +67,19 @@ TEST_F(DataCheckVerb, ASampleThatIsLeftOutIsNeitherBrokenNorUsed) {
   EXPECT_THAT(ran.out, Not(HasSubstr("every sample can be used")));
 }
 
+TEST_F(DataCheckVerb, OpensMoreFilesThanTheShellsSoftLimit) {
+  for (int i = 0; i < 20; ++i) fs::copy_file(data / "captions/00000.tar", data / fmt::format("captions/more{}.tar", i));
+  const auto limited = [&](const char* limits) {
+    return shell(fmt::format("ulimit {} 24 && {} data check {} --arg data={} --stage align", limits, FVLM_ENGINE,
+                             FVLM_QUICKSTART, data.string()));
+  };
+  const Ran raised = limited("-S -n");
+  EXPECT_EQ(raised.code, 0) << raised.out << raised.err;
+  const Ran too_few = limited("-n");
+  EXPECT_EQ(too_few.code, 4) << too_few.err;
+  EXPECT_THAT(too_few.out, HasSubstr("raise the limit of open files, which `ulimit -n` prints"));
+}
+
 TEST_F(DataCheckVerb, APathToNothingIsNoBrokenSample) {
   fs::remove_all(data / "captions");
   const Ran ran = run("data check", "--stage align");

@@ -20,16 +20,21 @@ std::chrono::steady_clock::time_point now(const RetryPolicy& policy) {
 // What no pause will mend.
 bool permanent(int error) {
   return error == EACCES || error == EPERM || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG ||
-         error == EISDIR;
+         error == EISDIR || is_out_of_descriptors(error);
 }
 
 } // namespace
+
+bool is_out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE;
+}
 
 ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
                      const char* advice)
     : Error(ErrorKind::data, what), offset_(offset), error_(error) {
   at(fmt::format("{} at byte {}", path.string(), offset));
-  advise(advice);
+  advise(is_out_of_descriptors(error) ? "raise the limit of open files, which `ulimit -n` prints: ulimit -n 65536"
+                                      : advice);
 }
 
 RetryingFile::RetryingFile(std::filesystem::path path, RetryPolicy policy)

@@ -17,6 +17,9 @@
 
 namespace fvlm {
 
+// Whether a file could not be opened because the process or the machine has too many open.
+bool is_out_of_descriptors(int error);
+
 // A failure of the disk, not of a sample. Code that skips broken samples must let it propagate, so that the run ends.
 class ReadError : public Error {
  public:

@@ -104,6 +104,8 @@ std::shared_ptr<const ShardIndex> Shard::find_index() const {
   try {
     if (auto index = ShardIndex::load(cached(".fvlm-index", 0), stamp_, form_->index_version))
       return std::make_shared<const ShardIndex>(std::move(*index));
+  } catch (const ReadError&) {
+    throw;
   } catch (const Error&) { // there is no place for a cache, so nothing is in it
   }
   return nullptr;

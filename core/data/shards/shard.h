@@ -24,8 +24,8 @@ struct ShardOptions {
   std::filesystem::path root;  // of the paths in JSON files; empty: the folder of the file
   bool index_beside = true;    // stores the index beside the shard where the folder is writable, otherwise in the cache
   uint64_t most_unpacked = uint64_t{64} << 30; // limit on the decompressed bytes of a .gz or .zst
-  size_t open_shards = 128;                    // limit of a ShardSet; each open shard has two file descriptors
-  int threads = 0;                             // threads that build the indices of a ShardSet; 0: one for each core
+  size_t open_shards = 0; // limit for all sets of the process, with two file descriptors each; 0: by `ulimit -n`
+  int threads = 0;        // threads that build the indices of a ShardSet; 0: one for each core
 };
 
 class Shard {

@@ -156,6 +156,8 @@ bool ShardIndex::read(uint64_t offset, std::span<std::byte> into) const {
 std::optional<ShardIndex> ShardIndex::load(const std::filesystem::path& path, const ShardStamp& stamp,
                                            uint64_t version) {
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file && is_out_of_descriptors(errno))
+    throw ReadError(path, 0, errno, fmt::format("cannot open the index: {}", std::strerror(errno)));
   struct stat info;
   if (!file || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   ShardIndex index(std::move(file));

@@ -9,7 +9,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <list>
+#include <map>
+#include <mutex>
+#include <sys/resource.h>
 #include <unordered_set>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -45,6 +50,65 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
   return files;
 }
 
+// Each takes two of the file descriptors that the process may have, half of which are left to everything else.
+size_t max_open_shards() {
+  constexpr size_t most = 1024, fewest = 16;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return fewest;
+  return std::clamp<size_t>(limit.rlim_cur / 4, fewest, most);
+}
+
+// Of all sets of the process, since they share its file descriptors.
+class OpenShards {
+ public:
+  using Key = std::pair<const ShardSet*, int64_t>; // and the number in it
+
+  static OpenShards& all() {
+    static OpenShards shards;
+    return shards;
+  }
+
+  std::shared_ptr<const Shard> find(const Key& key) {
+    const std::lock_guard guard(lock_);
+    const auto found = open_.find(key);
+    if (found == open_.end()) return nullptr;
+    recent_.splice(recent_.begin(), recent_, found->second);
+    return found->second->shard;
+  }
+
+  // Returns the shard, or the one that another thread added first, and closes those that were not used for longest.
+  std::shared_ptr<const Shard> add(const Key& key, std::shared_ptr<const Shard> shard, size_t most) {
+    std::vector<std::shared_ptr<const Shard>> closed; // behind the lock
+    const std::lock_guard guard(lock_);
+    if (const auto found = open_.find(key); found != open_.end()) return found->second->shard;
+    recent_.push_front({key, shard});
+    open_[key] = recent_.begin();
+    while (recent_.size() > most) {
+      closed.push_back(std::move(recent_.back().shard));
+      open_.erase(recent_.back().key);
+      recent_.pop_back();
+    }
+    return shard;
+  }
+
+  void close(const ShardSet* set) {
+    const std::lock_guard guard(lock_);
+    const auto first = open_.lower_bound({set, 0});
+    auto end = first;
+    for (; end != open_.end() && end->first.first == set; ++end) recent_.erase(end->second);
+    open_.erase(first, end);
+  }
+
+ private:
+  struct Open {
+    Key key;
+    std::shared_ptr<const Shard> shard;
+  };
+  std::mutex lock_;        // of the two below
+  std::list<Open> recent_; // most recently used first
+  std::map<Key, std::list<Open>::iterator> open_;
+};
+
 } // namespace
 
 ShardOptions with_root(ShardOptions options, const plan::Source& source) {
@@ -54,7 +118,7 @@ ShardOptions with_root(ShardOptions options, const plan::Source& source) {
 
 ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions options, const Progress& progress)
     : options_(std::move(options)), paths_(files_of(patterns)) {
-  options_.open_shards = std::max<size_t>(options_.open_shards, 1);
+  if (options_.open_shards == 0) options_.open_shards = max_open_shards();
   index_all(progress);
   if (size() == 0)
     throw Error(ErrorKind::data, "no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage())
@@ -62,6 +126,10 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
         .advise("a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json, .tsv or "
                 ".parquet "
                 "of samples");
+}
+
+ShardSet::~ShardSet() {
+  OpenShards::all().close(this);
 }
 
 void ShardSet::index_all(const Progress& progress) {
@@ -113,25 +181,9 @@ SampleLocation ShardSet::locate(int64_t i) const {
 }
 
 std::shared_ptr<const Shard> ShardSet::shard(int64_t number) const {
-  {
-    std::lock_guard guard(lock_);
-    if (auto found = open_.find(number); found != open_.end()) {
-      recent_.splice(recent_.begin(), recent_, found->second);
-      return found->second->shard;
-    }
-  }
+  if (auto found = OpenShards::all().find({this, number})) return found;
   auto opened = Shard::reopen(path(number), options_, stamps_.at(static_cast<size_t>(number)));
-  std::shared_ptr<const Shard> closed; // outside the lock
-  std::lock_guard guard(lock_);
-  if (auto found = open_.find(number); found != open_.end()) return found->second->shard; // another thread was first
-  recent_.push_front({number, opened});
-  open_[number] = recent_.begin();
-  if (recent_.size() > options_.open_shards) {
-    closed = std::move(recent_.back().shard);
-    open_.erase(recent_.back().number);
-    recent_.pop_back();
-  }
-  return opened;
+  return OpenShards::all().add({this, number}, std::move(opened), options_.open_shards);
 }
 
 } // namespace fvlm

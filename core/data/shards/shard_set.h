@@ -1,15 +1,13 @@
-// The shards that match a list of patterns, as one list of samples. Only a limited number is open at a time.
+// The shards that match a list of patterns, as one list of samples. Only a limited number is open at a time, of all
+// sets together.
 #pragma once
 #include "data/shards/shard.h"
 #include "recipe/plan.h"
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace fvlm {
@@ -31,6 +29,9 @@ class ShardSet {
   // twice counts once. Throws Error(data) for a pattern, or a name in its braces, that finds no file, and when there is
   // no sample in all of them; ReadError when a disk fails.
   explicit ShardSet(const std::vector<std::string>& patterns, ShardOptions options = {}, const Progress& progress = {});
+  ~ShardSet();
+  ShardSet(const ShardSet&) = delete;
+  ShardSet& operator=(const ShardSet&) = delete;
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); } // samples
   int64_t shards() const { return static_cast<int64_t>(paths_.size()); }
@@ -59,14 +60,6 @@ class ShardSet {
   std::vector<int64_t> ends_; // samples up to the end of each shard
   std::vector<ShardStamp> stamps_;
   std::vector<uint64_t> damages_;
-
-  struct Open {
-    int64_t number;
-    std::shared_ptr<const Shard> shard;
-  };
-  mutable std::mutex lock_;        // of the two below
-  mutable std::list<Open> recent_; // most recently used first
-  mutable std::unordered_map<int64_t, std::list<Open>::iterator> open_;
 };
 
 } // namespace fvlm

@@ -2,7 +2,9 @@
 #include "data/shards/shard_set.h"
 #include "tar_maker.h"
 
+#include <deque>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <thread>
 
 using namespace fvlm;
@@ -45,6 +47,21 @@ int64_t resident_kib() {
   std::fclose(file);
   return resident * 4;
 }
+
+// Lowers how many files the process may have open.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t most) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit lower = before_;
+    lower.rlim_cur = most;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &lower), 0);
+  }
+  ~FileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
 
 } // namespace
 
@@ -185,6 +202,39 @@ TEST(ShardSet, KeepsFewShardsOpenAndMemoryFlat) {
   late = early;
 #endif
   EXPECT_LE(late, early + 4096) << "KiB resident at 10 % and 100 %: " << early << ", " << late;
+}
+
+TEST(ShardSet, ManySetsShareTheFilesThatMayBeOpen) {
+  Folder folder;
+  for (int i = 0; i < 120; ++i) make(folder, fmt::format("{:03}", i), 2);
+  const FileLimit limit(64);
+  std::deque<ShardSet> sets;
+  for (int i = 0; i < 12; ++i)
+    sets.emplace_back(std::vector{(folder / fmt::format("{:02}*.tar", i)).string()}, cached_in(folder));
+  for (int64_t i = 0; i < 20; ++i)
+    for (const ShardSet& set : sets) {
+      const SampleLocation place = set.locate(i);
+      EXPECT_EQ(set.shard(place)->sample(place.sample).key.substr(3), fmt::format("-{}", i % 2));
+    }
+  EXPECT_GT(open_descriptors(), 16U) << "shards stay open";
+  sets.clear();
+  EXPECT_LE(open_descriptors(), 16U) << "and are closed with their sets";
+}
+
+TEST(ShardSet, TooManyOpenFilesAreToldAtOnce) {
+  Folder folder;
+  make(folder, "a", 1);
+  ShardOptions options = cached_in(folder);
+  options.retry.pause = [](std::chrono::milliseconds) { ADD_FAILURE() << "a pause cannot help"; };
+  const FileLimit limit(32);
+  std::vector<Descriptor> others;
+  while (others.empty() || others.back()) others.emplace_back(dup(0));
+  try {
+    const Shard* shard = Shard::open(folder / "a.tar", options).get();
+    ADD_FAILURE() << shard;
+  } catch (const ReadError& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")));
+  }
 }
 
 TEST(ShardSet, StopsWhenAShardIsReplacedDuringUse) {
