@@ -257,6 +257,10 @@ std::vector<PlacesOfRow> ColumnPages::row(uint64_t number) {
   return places;
 }
 
+uint64_t ColumnPages::weight() const {
+  return (last_ ? last_->weight() : 0) + (dictionary_ ? dictionary_->weight() : 0);
+}
+
 void ColumnPages::forget() {
   last_ = nullptr;
   dictionary_ = nullptr;

@@ -30,8 +30,9 @@ struct Page {
   std::vector<size_t> starts; // the place where each of its rows starts
   std::vector<size_t> before; // how many values stand before each place; empty: as many as places
 
-  uint64_t weight() const {
-    return bytes.size() + (definitions.size() + repetitions.size()) * 4 + values.size() * sizeof(Value);
+  uint64_t weight() const { // in memory, without the dictionary
+    return bytes.size() + (definitions.size() + repetitions.size()) * 4 + values.size() * sizeof(Value) +
+           (starts.size() + before.size()) * sizeof(size_t);
   }
 };
 
@@ -50,7 +51,8 @@ class ColumnPages {
   // Throws Error(data) for damaged pages, ReadError for a failing disk. [one thread]
   uint64_t rows();
   std::vector<PlacesOfRow> row(uint64_t number);
-  void forget(); // decoded pages
+  uint64_t weight() const; // of the pages that are decoded
+  void forget();           // them
 
  private:
   struct Listed {

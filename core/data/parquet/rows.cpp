@@ -1,6 +1,6 @@
 // The form .parquet: a row is a JSON object of its columns, put together from the levels of their values.
 #include "base/error.h"
-#include "data/parquet/pages.h"
+#include "data/parquet/page_cache.h"
 #include "data/shards/shard_form.h"
 #include "data/shards/shard_index.h"
 #include "data/unicode.h"
@@ -8,8 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <deque>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 namespace fvlm {
 namespace {
@@ -92,11 +93,16 @@ class ParquetRows final : public RowReader {
  public:
   explicit ParquetRows(const RetryingFile& file) : metadata_(read_metadata(file)) {
     for (const RowGroup& group : metadata_.groups) {
-      Group& opened = groups_.emplace_back();
+      const auto& opened = groups_.emplace_back(std::make_shared<GroupPages>());
       for (size_t i = 0; i < group.chunks.size(); ++i)
-        opened.columns.emplace_back(file, metadata_.columns[i], group.chunks[i]);
+        opened->columns.emplace_back(file, metadata_.columns[i], group.chunks[i]);
     }
   }
+  ~ParquetRows() override {
+    for (const auto& group : groups_) PageCache::of_process().remove(*group);
+  }
+  ParquetRows(const ParquetRows&) = delete;
+  ParquetRows& operator=(const ParquetRows&) = delete;
 
   // The rows before each group, and those of all behind the last. A group with another number of rows than the file
   // says has none, and is told to `damage`.
@@ -109,7 +115,8 @@ class ParquetRows final : public RowReader {
       const auto& group = metadata_.groups[i];
       try {
         const size_t column = shortest_column(group);
-        const uint64_t rows = with_column(metadata_.columns[column], [&] { return groups_[i].columns[column].rows(); });
+        const uint64_t rows =
+            with_column(metadata_.columns[column], [&] { return groups_[i]->columns[column].rows(); });
         if (rows != static_cast<uint64_t>(group.rows))
           throw Error(ErrorKind::data, "it has {} rows, and {} were expected", rows, group.rows);
         all += rows;
@@ -132,28 +139,34 @@ class ParquetRows final : public RowReader {
     const auto row = static_cast<uint64_t>(sample.number);
     const auto at = static_cast<size_t>(std::ranges::upper_bound(ends_, row) - ends_.begin());
     if (at == ends_.size()) throw Error(ErrorKind::internal, "row {} of a table", sample.number);
-    Group& group = groups_[at];
+    GroupPages& group = *groups_[at];
     Json json = Json::object();
+    uint64_t decoded = 0;
     {
       const std::lock_guard guard(group.lock);
-      for (size_t i = 0; i < group.columns.size(); ++i)
-        with_column(metadata_.columns[i], [&] {
-          if (group.columns[i].rows() != static_cast<uint64_t>(metadata_.groups[at].rows))
-            throw Error(ErrorKind::data, "it has another number of rows than the file says");
-          RowFiller filler(metadata_.columns[i], json);
-          for (const PlacesOfRow& places : group.columns[i].row(row - (at == 0 ? 0 : ends_[at - 1])))
-            filler.add(places);
-        });
+      try {
+        read(group, at, row - (at == 0 ? 0 : ends_[at - 1]), json);
+      } catch (...) {
+        for (ColumnPages& column : group.columns) column.forget();
+        throw;
+      }
+      for (const ColumnPages& column : group.columns) decoded += column.weight();
     }
-    keep_few(at);
+    PageCache::of_process().keep(groups_[at], decoded);
     return json;
   }
 
  private:
-  struct Group {
-    std::mutex lock;
-    std::deque<ColumnPages> columns;
-  };
+  // `row` of the group `at`.
+  void read(GroupPages& group, size_t at, uint64_t row, Json& json) const {
+    for (size_t i = 0; i < group.columns.size(); ++i)
+      with_column(metadata_.columns[i], [&] {
+        if (group.columns[i].rows() != static_cast<uint64_t>(metadata_.groups[at].rows))
+          throw Error(ErrorKind::data, "it has another number of rows than the file says");
+        RowFiller filler(metadata_.columns[i], json);
+        for (const PlacesOfRow& places : group.columns[i].row(row)) filler.add(places);
+      });
+  }
 
   // One without lists, whose pages say how many rows they have.
   size_t shortest_column(const RowGroup& group) const {
@@ -165,27 +178,9 @@ class ParquetRows final : public RowReader {
     return best;
   }
 
-  // Forgets the decoded pages of all groups but those that were read last.
-  void keep_few(size_t used) const {
-    constexpr size_t few = 4;
-    size_t oldest = used;
-    {
-      const std::lock_guard guard(lock_);
-      std::erase(recent_, used);
-      recent_.push_back(used);
-      if (recent_.size() <= few) return;
-      oldest = recent_.front();
-      recent_.pop_front();
-    }
-    const std::lock_guard guard(groups_[oldest].lock);
-    for (ColumnPages& column : groups_[oldest].columns) column.forget();
-  }
-
   Metadata metadata_;
-  mutable std::deque<Group> groups_;
+  std::vector<std::shared_ptr<GroupPages>> groups_;
   std::vector<uint64_t> ends_;
-  mutable std::mutex lock_; // of recent_
-  mutable std::deque<size_t> recent_;
 };
 
 } // namespace

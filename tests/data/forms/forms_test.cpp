@@ -1,9 +1,12 @@
 // The forms that data lie in: each gives the same samples, and says where a broken one stands.
 #include "data/convert.h"
+#include "data/parquet/encoding.h"
+#include "data/parquet/page_cache.h"
 #include "data/shards/shard_set.h"
 #include "made_forms.h"
 
 #include <gmock/gmock.h>
+#include <optional>
 
 namespace fvlm::test {
 namespace {
@@ -108,6 +111,39 @@ TEST(JsonLines, ConvertWithImagesAndVideosAlone) {
   EXPECT_THAT(done.reasons[1], AllOf(HasSubstr("line 2"), HasSubstr("not a video")));
   const std::string shard = read_file(folder / "out-0.tar");
   EXPECT_THAT(shard, AllOf(Not(HasSubstr("PRIVATE")), HasSubstr("ftypisom")));
+}
+
+TEST(Parquet, DecodedPagesOfAllFilesStayBelowALimit) {
+  const Folder folder;
+  std::vector<std::string> files;
+  for (const char* name : {"a", "b", "c", "d"}) files.push_back(write_form("parquet", folder / name).string());
+  auto& cache = parquet::PageCache::of_process();
+  const uint64_t before = cache.bytes(), usual = cache.set_limit(uint64_t{1} << 30);
+  std::optional<ShardSet> set(std::in_place, files, cached_in(folder));
+  const auto all = digests(*set);
+  const uint64_t unlimited = cache.bytes() - before, limit = before + unlimited / 3;
+  EXPECT_GT(unlimited, 0U);
+  cache.set_limit(limit);
+  for (int64_t i = 0; i < set->size(); ++i) {
+    const int64_t number = i * 37 % set->size();
+    const auto place = set->locate(number);
+    std::string reason;
+    EXPECT_EQ(digest_of(*set->shard(place), place.sample, reason), all[static_cast<size_t>(number)]);
+    EXPECT_LE(cache.bytes(), limit);
+    EXPECT_GT(cache.bytes(), before);
+  }
+  set.reset();
+  EXPECT_EQ(cache.bytes(), before) << "of files that were closed";
+  cache.set_limit(usual);
+}
+
+// Of nulls alone, of which Parquet's second version of pages may have nothing, or that compressed.
+TEST(Parquet, NothingDecompressesToNothing) {
+  for (const auto codec : {parquet::Codec::snappy, parquet::Codec::gzip, parquet::Codec::zstd}) {
+    EXPECT_TRUE(parquet::decompress(codec, {}, 0).empty());
+    EXPECT_TRUE(parquet::decompress(codec, std::as_bytes(std::span("\x1f\x8b", 2)), 0).empty());
+    EXPECT_THROW(parquet::decompress(codec, {}, 1), Error);
+  }
 }
 
 TEST(JsonLines, SayWhichLineIsBroken) {

@@ -154,6 +154,10 @@ class Parquet(unittest.TestCase):
         self.expect_rows(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}))
         self.expect_rows(pa.table({"a": pa.array([None] * 5, pa.string())}))
         self.assertEqual([], self.read_of(pa.table({"a": pa.array([], pa.string())})))
+        for compression in ("none", "snappy", "gzip", "zstd"):
+            for dictionary in (True, False):
+                self.expect_rows(pa.table({"a": pa.array([None] * 5, pa.string()), "b": pa.array([None] * 5, pa.int64())}),
+                                 compression=compression, data_page_version="2.0", use_dictionary=dictionary)
 
     def read_of(self, table, **options):
         with tempfile.TemporaryDirectory() as folder:
