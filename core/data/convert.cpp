@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string_view>
 
@@ -40,6 +41,20 @@ struct NumberedName {
     width = digits.empty() ? 0 : std::stoi(digits);
   }
   fs::path path(int64_t number) const { return fmt::format("{}{:0{}}{}", before, number, width, after); }
+
+  // A file that is there and has such a name.
+  std::optional<fs::path> existing() const {
+    const fs::path begin = before;
+    const std::string prefix = begin.filename().string();
+    std::error_code absent;
+    for (const auto& entry : fs::directory_iterator(begin.has_parent_path() ? begin.parent_path() : ".", absent)) {
+      const std::string name = entry.path().filename().string();
+      int64_t number = -1;
+      if (name.starts_with(prefix)) std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+      if (number >= 0 && fs::exists(path(number))) return path(number);
+    }
+    return {};
+  }
 };
 
 // The name of a member in a tar, where the ending says what it is. A GIF that stands for an image remains one.
@@ -70,18 +85,24 @@ void require_media(const Member& member, std::span<const std::byte> bytes) {
   }
 }
 
-// Without the images in it, which are members of their own.
-void remove_media(Json& json) {
-  if (json.is_binary() || (json.is_string() && json.get_ref<const std::string&>().starts_with("data:")))
+// Binary values, which JSON cannot have.
+void remove_binaries(Json& json) {
+  if (json.is_binary())
     json = nullptr;
   else if (json.is_structured())
-    for (Json& inner : json) remove_media(inner);
+    for (Json& inner : json) remove_binaries(inner);
 }
 
 class Conversion {
  public:
   Conversion(const plan::Source& source, const std::string& out, uint64_t shard_bytes)
-      : source_(source), name_(out), shard_bytes_(shard_bytes) {}
+      : source_(source), name_(out), shard_bytes_(shard_bytes) {
+    // It may be read here, too; and where there are fewer shards now, the last of an earlier conversion would remain.
+    if (const auto file = name_.existing())
+      throw Error(ErrorKind::output, "a shard of this name already exists")
+          .at(file->string())
+          .advise("name others, or remove those of the earlier conversion");
+  }
 
   void add(const Shard& shard, int64_t number) {
     std::vector<std::pair<std::string, std::vector<std::byte>>> files;
@@ -124,7 +145,9 @@ class Conversion {
       Json json = *shard.json(sample);
       sample.members.clear();
       add_named_media(shard, Parts(json, source_.fields), sample);
-      remove_media(json);
+      for (const Member& member : sample.members)
+        if (member.row >= 0) json.at(Json::json_pointer(member.pointer)) = nullptr;
+      remove_binaries(json);
       if (sample.members.empty() && !source_.text_only()) json.emplace("frame_count", 0);
       files.emplace_back("json", bytes_of(json));
     }

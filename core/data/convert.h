@@ -18,7 +18,7 @@ struct Converted {
 
 // `out` is a name with one "%06d", which stands for the number of a shard; a shard is full once it has `shard_bytes`.
 // The samples keep their order, and get numbers for keys. One whose files are missing keeps its place and carries the
-// reason, so that both forms are read in the same order.
+// reason, so that both forms are read in the same order. Throws Error(output) where a file has such a name already.
 Converted convert(const plan::Source& source, const std::string& out, uint64_t shard_bytes, const ShardOptions& options,
                   const std::function<void(int64_t done, int64_t all)>& progress);
 

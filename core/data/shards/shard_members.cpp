@@ -13,8 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t max_json_bytes = uint64_t{4} << 20;         // of KEY.json
-constexpr uint64_t max_media_json_bytes = uint64_t{512} << 20; // of a JSON that may have its images in it
+constexpr uint64_t max_json_bytes = uint64_t{512} << 20; // it may have images or a long document in it
 
 class PartOfFile final : public RandomAccess {
  public:
@@ -75,9 +74,8 @@ std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
     const auto found = std::ranges::find(sample.members, "json", &Member::name);
     if (found == sample.members.end()) return std::nullopt;
     const std::string name = names_media() ? "its JSON" : "KEY.json";
-    const uint64_t most = names_media() ? max_media_json_bytes : max_json_bytes;
-    if (found->size > most)
-      throw Error(ErrorKind::data, "{} has {} bytes, more than the {} of a text", name, found->size, most);
+    if (found->size > max_json_bytes)
+      throw Error(ErrorKind::data, "{} has {} bytes, more than the {} of a text", name, found->size, max_json_bytes);
     const auto bytes = read(*found);
     object = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name);
   }

@@ -1,4 +1,5 @@
 // The forms that data lie in: each gives the same samples, and says where a broken one stands.
+#include "base/base64.h"
 #include "data/convert.h"
 #include "data/parquet/encoding.h"
 #include "data/parquet/page_cache.h"
@@ -111,6 +112,50 @@ TEST(JsonLines, ConvertWithImagesAndVideosAlone) {
   EXPECT_THAT(done.reasons[1], AllOf(HasSubstr("line 2"), HasSubstr("not a video")));
   const std::string shard = read_file(folder / "out-0.tar");
   EXPECT_THAT(shard, AllOf(Not(HasSubstr("PRIVATE")), HasSubstr("ftypisom")));
+}
+
+Converted converted(const Folder& folder, const std::string& from, const std::string& out) {
+  plan::Source source;
+  source.shards = {(folder / from).string()};
+  return convert(source, (folder / out).string(), 1 << 20, cached_in(folder), [](int64_t, int64_t) {});
+}
+
+TEST(JsonLines, ConvertMovesImagesOutOfTheTexts) {
+  const Folder folder;
+  const std::string image = encode_base64(write_png(plain_image(4, 4, 1, 2, 3)));
+  write_bytes(folder / "a.jsonl",
+              fmt::format("{{\"image\": \"data:image/png;base64,{0}\", \"user\": \"data: 3, 5, 8. Plot?\", "
+                          "\"assistant\": \"data: 1\"}}\n"
+                          "{{\"image\": {{\"bytes\": \"{0}\"}}, \"user\": \"Q\", \"assistant\": \"A\"}}\n",
+                          image));
+  EXPECT_EQ(converted(folder, "a.jsonl", "out-%d.tar").broken, 0);
+  EXPECT_THAT(read_file(folder / "out-0.tar"), Not(HasSubstr(image)));
+  const ShardSet lines({(folder / "a.jsonl").string()}, cached_in(folder)),
+      tars({(folder / "out-0.tar").string()}, cached_in(folder));
+  const auto all = digests(tars);
+  EXPECT_EQ(all, digests(lines)) << "the same texts and frames";
+  EXPECT_EQ(std::ranges::count(all, 0U), 0);
+  const auto shard = tars.shard(0);
+  EXPECT_EQ(shard->json(shard->sample(0))->at("user"), "data: 3, 5, 8. Plot?");
+}
+
+TEST(Convert, ReplacesNoShard) {
+  const Folder folder;
+  write_bytes(folder / "a.jsonl", "{\"caption\": \"x\", \"frame_count\": 0}\n");
+  converted(folder, "a.jsonl", "out/x-%03d.tar");
+  fs::rename(folder / "out/x-000.tar", folder / "out/x-007.tar");
+  const std::string before = read_file(folder / "out/x-007.tar");
+  for (const char* from : {"a.jsonl", "out/x-*.tar"}) try {
+      converted(folder, from, "out/x-%03d.tar");
+      ADD_FAILURE() << from << " was converted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::output);
+      EXPECT_THAT(error.text(), HasSubstr("out/x-007.tar: a shard of this name already exists"));
+    }
+  EXPECT_EQ(read_file(folder / "out/x-007.tar"), before);
+  EXPECT_FALSE(fs::exists(folder / "out/x-000.tar"));
+  converted(folder, "out/x-*.tar", "out/y-%03d.tar");
+  EXPECT_TRUE(fs::exists(folder / "out/y-000.tar"));
 }
 
 TEST(Parquet, DecodedPagesOfAllFilesStayBelowALimit) {
@@ -246,6 +291,8 @@ TEST(FolderOfFiles, PairsImagesWithTextsOfTheSameName) {
   EXPECT_THAT(reason, HasSubstr("sub/b.png: No such file"));
   EXPECT_EQ(digest_of(*open(), 2, reason), 0);
   EXPECT_THAT(reason, HasSubstr("it has no frames"));
+}
+
 }
 
 TEST(Unpacked, TellsOfLinesThatADamagedFileLost) {
