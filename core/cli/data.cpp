@@ -208,9 +208,8 @@ void print_statistics(const OpenStage& opened, const DataStatistics& found) {
   print_histogram("frames", found.all.frames);
   print_packing(found, opened);
   if (found.broken + found.left_out > 0)
-    fmt::print("\n{} skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n",
-               counted(found.broken, "broken sample"), grouped(found.left_out),
-               strip_control_characters(join(found.reasons, "\n  ")));
+    fmt::print("\n{} skipped (quarantined), {} dropped:\n  {}\n", counted(found.broken, "broken sample"),
+               grouped(found.left_out), strip_control_characters(join(found.reasons, "\n  ")));
 }
 
 int data_stats(Arguments arguments) {

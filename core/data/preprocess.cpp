@@ -34,6 +34,7 @@ std::string json_of(const Sample& sample) {
   if (!sample.dropped.empty()) {
     nlohmann::json dropped{{dropped_key, sample.dropped}};
     if (sample.lacks_answer) dropped[lacks_answer_key] = true;
+    if (sample.exceeds_frames) dropped[exceeds_frames_key] = true;
     return dropped.dump();
   }
   bool several = sample.texts.size() > 1 || sample.correct_choice;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "data/stream/quarantine.h"
 
 #include <fmt/format.h>
 
@@ -19,11 +20,13 @@ CheckedSamples rehearse_samples(const SampleSource& source, const Order& order, 
   const int64_t broken = checked.broken();
   const std::string what = fmt::format("{} of the first {} samples are broken:\n  {}", broken, checked.counts.read,
                                        checked.broken_text(most_told));
-  if (checked.counts.used == 0 && checked.counts.read > 0)
-    throw Error(ErrorKind::data, "none of the first {} samples can be used{}", checked.counts.read,
-                broken > 0 ? ":\n  " + checked.broken_text(most_told) : ": max_text_tokens leaves out each of them")
+  if (checked.counts.used == 0 && checked.counts.read > 0) {
+    const SkippedSample& first = checked.skipped.front();
+    throw Error(ErrorKind::data, "none of the first {} samples can be used:\n  {}", checked.counts.read,
+                broken > 0 ? checked.broken_text(most_told) : place_of(first) + ": " + first.reason)
         .at(where)
         .advise("fvlm-engine data check RECIPE lists what is wrong with each");
+  }
   if (loader.quarantine.exceeded_by(broken, checked.counts.read))
     throw Error(ErrorKind::data, what)
         .at(where)

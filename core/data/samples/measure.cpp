@@ -146,7 +146,8 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   if (auto found = object.find(dropped_key); found != object.end())
     return {.key = members.key,
             .dropped = text_in(*found, fmt::format("'{}'", dropped_key)),
-            .lacks_answer = object.contains(lacks_answer_key)};
+            .lacks_answer = object.contains(lacks_answer_key),
+            .exceeds_frames = object.contains(exceeds_frames_key)};
   const std::optional<std::string> caption = caption_file_of(shard, members);
   const Parts parts(object, source.fields);
   if (shard.names_media()) add_named_media(shard, parts, members);
@@ -380,7 +381,8 @@ void SampleReader::count_tiles(const Shard& shard, bool still, Sample& sample) c
 }
 
 void SampleReader::limit_tiles(int64_t images, Sample& sample) const {
-  if (sample.frames > mix_.max_frames)
+  sample.exceeds_frames = sample.frames > mix_.max_frames;
+  if (sample.exceeds_frames)
     sample.dropped = fmt::format("{} that the image processor cuts into {} frames, more than max_frames = {}",
                                  counted(images, "image"), sample.frames, mix_.max_frames);
 }

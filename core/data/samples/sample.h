@@ -70,6 +70,7 @@ struct Sample {
   int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
   std::string dropped;                                       // why a valid sample is skipped; empty when it is used
   bool lacks_answer = false;                                 // dropped because nothing is left to learn
+  bool exceeds_frames = false;                               // dropped because of max_frames
   std::vector<std::shared_ptr<const Sample>> further;        // the same sample as further decoders read it
 
   // Those that are decoded, and that a pack's memory holds: of cells their squares.

@@ -21,8 +21,9 @@ class VideoDecoder;
 
 // The JSON key under which `preprocess` stores why a sample is broken.
 inline constexpr const char* broken_key = "fvlm_broken";
-// Sample::dropped and Sample::lacks_answer of one that is not used.
-inline constexpr const char *dropped_key = "fvlm_dropped", *lacks_answer_key = "fvlm_lacks_answer";
+// Sample::dropped, Sample::lacks_answer and Sample::exceeds_frames of one that is not used.
+inline constexpr const char *dropped_key = "fvlm_dropped", *lacks_answer_key = "fvlm_lacks_answer",
+                            *exceeds_frames_key = "fvlm_exceeds_frames";
 
 class SampleReader {
  public:

@@ -68,7 +68,8 @@ void SampleReader::place_video_cells(ImageSize frame, std::vector<double> times,
   sample.frames = 0;
   sample.copies = 1;
   for (const TileGrid& cells : sample.media.tiles) sample.frames += cells.frames();
-  if (sample.frames > mix_.max_frames)
+  sample.exceeds_frames = sample.frames > mix_.max_frames;
+  if (sample.exceeds_frames)
     sample.dropped = fmt::format("a video of which one frame has {} cells, more than max_frames = {}", sample.frames,
                                  mix_.max_frames);
 }

@@ -14,7 +14,7 @@ struct CheckedSamples {
   SampleCounts counts;
   std::vector<SkippedSample> skipped; // ordered by position
 
-  int64_t broken() const; // not counting samples that max_text_tokens excludes
+  int64_t broken() const; // not counting those that the recipe's limits or their flags exclude
   // "a.tar, sample 'x': no text", a line each, of the first `most` that are broken.
   std::string broken_text(size_t most) const;
 };

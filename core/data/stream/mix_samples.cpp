@@ -79,6 +79,7 @@ void MixSamples::add_further(const Shard& shard, const ShardSample& members, con
     if (own->dropped.empty()) continue;
     sample.dropped = fmt::format("{}: {}", plan::decoder_name(sample.further.size()), own->dropped);
     sample.lacks_answer = own->lacks_answer;
+    sample.exceeds_frames = own->exceeds_frames;
     return;
   }
 }

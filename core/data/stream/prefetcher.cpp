@@ -15,8 +15,9 @@ MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
     } else {
       measured.skipped.reason = sample->dropped;
       measured.skipped.broken = false;
-      measured.skipped.skip =
-          sample->truncated_tokens > 0 || sample->lacks_answer ? SkipReason::no_answer : SkipReason::overlong;
+      measured.skipped.skip = sample->exceeds_frames                                 ? SkipReason::frames
+                              : sample->truncated_tokens > 0 || sample->lacks_answer ? SkipReason::no_answer
+                                                                                     : SkipReason::overlong;
     }
   } catch (const ReadError&) {
     throw;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <fcntl.h>
 #include <mutex>
 #include <unistd.h>
 
@@ -79,7 +80,9 @@ void Quarantine::add(const SkippedSample& skipped) {
 void Quarantine::append(const std::string& text) const {
   try {
     const Descriptor file = open_kept_file(log_);
-    if (lseek(file.get(), 0, SEEK_END) >= 0 && write(file.get(), text.data(), text.size()) == std::ssize(text)) return;
+    // Other ranks write to it at the same time, so that the kernel has to find its end.
+    if (fcntl(file.get(), F_SETFL, O_APPEND) == 0 && write(file.get(), text.data(), text.size()) == std::ssize(text))
+      return;
     fail_to_write(log_, "write the file");
   } catch (const Error& error) {
     log_warning("the list of broken samples could not be written: {}", error.text());

@@ -17,7 +17,7 @@ struct SkippedSample {
   std::string place;    // the shard
   std::string key;      // of the sample, if known
   std::string reason;
-  bool broken = true; // false when max_text_tokens excludes it
+  bool broken = true; // false where the recipe's limits or the sample's flags exclude it
   SkipReason skip = SkipReason::text;
 };
 

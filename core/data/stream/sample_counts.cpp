@@ -12,15 +12,15 @@
 namespace fvlm {
 
 const char* name_of(SkipReason reason) {
-  static constexpr std::array<const char*, skip_reasons> names = {"text", "media", "overlong", "no_answer",
-                                                                  "too_large"};
+  static constexpr std::array<const char*, skip_reasons> names = {"text",      "media",     "overlong",
+                                                                  "no_answer", "too_large", "frames"};
   return names.at(static_cast<size_t>(reason));
 }
 
 const char* words_of(SkipReason reason) {
-  static constexpr std::array<const char*, skip_reasons> words = {"text or fields", "image or video", "text too long",
-                                                                  "no answer, or none left by max_text_tokens",
-                                                                  "too large for a pack"};
+  static constexpr std::array<const char*, skip_reasons> words = {
+      "text or fields",       "image or video", "text too long", "no answer, or none left by max_text_tokens",
+      "too large for a pack", "too many frames"};
   return words.at(static_cast<size_t>(reason));
 }
 

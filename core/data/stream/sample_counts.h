@@ -17,8 +17,9 @@ enum class SkipReason {
   overlong,  // the recipe drops texts longer than max_text_tokens
   no_answer, // max_text_tokens left nothing of its answer, or flags say not to learn it
   too_large, // it fits into no pack
+  frames,    // its images or its video have more frames than max_frames
 };
-inline constexpr size_t skip_reasons = 5;
+inline constexpr size_t skip_reasons = 6;
 
 // As in metrics ("skipped.media"), and for people ("image or video").
 const char* name_of(SkipReason reason);

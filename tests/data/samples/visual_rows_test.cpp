@@ -216,11 +216,13 @@ TEST(VisualRows, OfTilesStandBetweenTheTokensThatNameThem) {
   wanted.mix.max_frames = 2;
   EXPECT_THAT(measured().dropped,
               HasSubstr("1 image that the image processor cuts into 3 frames, more than max_frames"));
+  EXPECT_TRUE(measured().exceeds_frames);
   wanted.mix.max_frames = 3;
   const int64_t whole = sample.texts[0].tokens();
   wanted.mix.max_text_tokens = whole - 3; // "yz", the end of the turn and a line break are cut to one token
   const Sample cut = measured();
   EXPECT_EQ(cut.dropped, "");
+  EXPECT_FALSE(cut.exceeds_frames);
   EXPECT_EQ(cut.texts[0].tokens(), whole - 3);
   EXPECT_EQ(cut.texts[0].placeholders, 6);
   EXPECT_EQ(cut.truncated_answer_tokens, 3) << "counted as of every other sample";

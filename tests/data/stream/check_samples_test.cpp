@@ -32,6 +32,21 @@ TEST(CheckSamples, DecodesEachOnceAndReportsErrors) {
   EXPECT_EQ(check_samples(source, Order::once(source.sizes()), 10, 2).counts.read, 10);
 }
 
+TEST(CheckSamples, CountsSamplesOfTooManyFramesByThemselves) {
+  class ManyFrames : public SyntheticSource {
+   public:
+    using SyntheticSource::SyntheticSource;
+    Sample measure(const DrawnSample& drawn) const override {
+      Sample sample{.key = key(drawn), .dropped = "9 frames, more than max_frames = 8", .exceeds_frames = true};
+      sample.truncated_tokens = drawn.sample; // some lost tokens, too
+      return sample;
+    }
+  };
+  const ManyFrames source({3});
+  EXPECT_EQ(check_samples(source, Order::once(source.sizes()), 0, 1).counts.text(),
+            "3 samples read, 0 used, 3 skipped (3 too many frames)");
+}
+
 TEST(CheckSamples, FailingDiskIsNoBrokenSample) {
   SyntheticSource source({10});
   source.fails = [](const DrawnSample& drawn) { return drawn.sample == 3; };

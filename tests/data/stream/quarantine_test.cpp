@@ -8,6 +8,8 @@
 
 #include <fstream>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace fvlm {
 namespace {
@@ -53,6 +55,23 @@ TEST_F(QuarantineLog, DoesNotRepeatSamplesAfterResume) {
   const auto text = split(read_file(log_), '\n');
   ASSERT_EQ(text.size(), 4u) << read_file(log_); // the last ends in a line's end
   EXPECT_EQ(parse_json(text[2], "line")["key"], "clip-8");
+}
+
+TEST_F(QuarantineLog, ProcessesThatWriteTogetherKeepEachOthersLines) {
+  constexpr int processes = 8, samples = 1500;
+  std::vector<pid_t> children;
+  for (int process = 0; process < processes; ++process) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Quarantine quarantine(log_, {});
+      for (int i = 0; i < samples; ++i)
+        quarantine.add({i, "a.tar", fmt::format("clip-{}-{}", process, i), "too long", false});
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(lines().size(), static_cast<size_t>(processes * samples));
 }
 
 TEST_F(QuarantineLog, WarnsOnceInAllEpochs) {
