@@ -7,6 +7,7 @@
 #include "data/samples/npy.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_writer.h"
+#include "data/shards/tar_header.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -125,6 +126,9 @@ class Preprocess {
   PreparedSample make(const Shard& shard, int64_t number, const plan::Source& source) const {
     ShardSample members = shard.sample(number);
     PreparedSample prepared{.key = members.key};
+    std::string wrong; // with the name of a file, which may be no UTF-8
+    plain_name(members.key, wrong);
+    if (!wrong.empty()) prepared.key = fmt::format("%{:08}", number); // no other key, where folder.cpp escapes '%'
     try {
       Sample sample = reader_.measure(shard, members, source);
       prepared.json = json_of(sample);

@@ -330,7 +330,27 @@ TEST_F(PreprocessTest, WatchesTheFilesThatJsonNames) {
   run();
   ASSERT_EQ(stale_reason(folder / "out", input), std::nullopt);
   write_bytes(folder / "red.jpg", write_jpeg(Image{2, 2, std::vector<uint8_t>(12, 20)}, 90));
-  EXPECT_EQ(stale_reason(folder / "out", input), "of source 0, files that its samples name have changed");
+  EXPECT_EQ(stale_reason(folder / "out", input), "of source 0, the data have changed");
+}
+
+TEST_F(PreprocessTest, KeepsSamplesWhoseNamesNoTarMayHave) {
+  fs::create_directories(folder / "named");
+  for (const char* name : {"a", "b\xff", "c\t", "d"}) {
+    write_bytes(folder / "named" / (std::string(name) + ".txt"), fmt::format("number {}", name[0]));
+    write_bytes(folder / "named" / (std::string(name) + ".png"), write_png(plain_image(4, 4, 1, 2, 3)));
+  }
+  input.mix.sources.resize(1);
+  input.mix.sources[0].shards = {(folder / "named").string()};
+  input.mix.sources[0].fields.clear();
+  const Preprocessed done = run();
+  EXPECT_EQ(done.samples, 4);
+  EXPECT_EQ(done.broken, 0) << fmt::format("{}", fmt::join(done.reasons, "\n"));
+  const auto raw = read(input.mix, 0), fast = read(preprocessed_mix(folder / "out", input.mix), 0);
+  ASSERT_EQ(fast.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(fast[i].sample) << fast[i].error;
+    EXPECT_EQ(fast[i].sample->texts[0].ids, raw[i].sample->texts[0].ids) << i;
+  }
 }
 
 TEST_F(PreprocessTest, WatchesItsOwnShards) {

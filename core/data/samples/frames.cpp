@@ -62,7 +62,7 @@ FoundFrames find_frames(const ShardSample& sample) {
     std::string name = lower_case(member.name);
     if (is_image(name))
       stills.push_back(&member);
-    else if (name == "mp4" || name == "gif")
+    else if (is_video(name))
       videos.push_back(&member);
     else if (name == "npy")
       arrays.push_back(&member);

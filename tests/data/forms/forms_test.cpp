@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <optional>
+#include <set>
 
 namespace fvlm::test {
 namespace {
@@ -281,7 +282,7 @@ TEST(FolderOfFiles, PairsImagesWithTextsOfTheSameName) {
   const auto shard = open();
   ASSERT_EQ(shard->size(), 3);
   EXPECT_EQ(shard->sample(0).key, "c");
-  EXPECT_EQ(shard->sample(1).key, "my_photo");
+  EXPECT_EQ(shard->sample(1).key, "my%2Ephoto");
   EXPECT_EQ(shard->sample(2).key, "sub/b");
   std::string reason;
   for (int64_t i = 0; i < 3; ++i) EXPECT_NE(digest_of(*shard, i, reason), 0) << reason;
@@ -293,6 +294,20 @@ TEST(FolderOfFiles, PairsImagesWithTextsOfTheSameName) {
   EXPECT_THAT(reason, HasSubstr("it has no frames"));
 }
 
+TEST(FolderOfFiles, KeepsNamesWithDotsApart) {
+  const Folder folder;
+  const std::vector<std::string> names = {"a%2Eb", "a.b", "a_b"};
+  for (const std::string& name : names) {
+    write_bytes(folder / (name + ".png"), write_png(plain_image(4, 4, 1, 2, 3)));
+    write_bytes(folder / (name + ".txt"), name);
+  }
+  const auto shard = Shard::open(folder.path(), {.cache = folder / ".cache"});
+  ASSERT_EQ(shard->size(), 3);
+  std::set<uint64_t> texts;
+  std::string reason;
+  for (int64_t i = 0; i < 3; ++i) texts.insert(digest_of(*shard, i, reason));
+  EXPECT_EQ(texts.size(), 3U);
+  EXPECT_EQ(reason, "");
 }
 
 TEST(Unpacked, TellsOfLinesThatADamagedFileLost) {

@@ -73,6 +73,13 @@ TEST(Frames, ImageIsDecodedResizedAndNormalised) {
     EXPECT_EQ(decode({{"json", json}, {name, file}}).frames, expected) << name;
 }
 
+TEST(Frames, VideosOfEveryEndingAreFound) {
+  for (const char* name : {"mp4", "webm", "MOV", "mkv", "avi"}) {
+    const OneSample one({{"json", json}, {name, "x"}});
+    EXPECT_EQ(find_frames(one.shard->sample(0)).media.kind, Media::Kind::video) << name;
+  }
+}
+
 TEST(Frames, StillImageIsRepeatedAndDecodedOnce) {
   DecodedSample observed = decode({{"json", json}, {"png", png(9)}}, replicated(3));
   EXPECT_EQ(observed.sample.frames, 3);

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,7 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t max_list_bytes = uint64_t{4} << 30;
 
-// Unlike in a tar, where the key ends at the first dot, other dots belong to it; it is used where they cannot stand.
+// Unlike in a tar, where the key ends at the first dot, other dots belong to it. It is used where they cannot stand, so
+// they are escaped as in a URL, which keeps the keys of a.b.jpg and a_b.jpg apart.
 std::pair<std::string, std::string> key_and_name(const std::string& path) {
   const size_t base = path.rfind('/') + 1;
   size_t dot = path.rfind('.');
@@ -27,8 +27,8 @@ std::pair<std::string, std::string> key_and_name(const std::string& path) {
   if (before != std::string::npos && before > base && before + 1 < dot &&
       path.find_first_not_of("0123456789", before + 1) == dot && is_image(path.substr(dot + 1)))
     dot = before; // a numbered frame
-  std::string key = path.substr(0, dot);
-  std::replace(key.begin() + static_cast<ptrdiff_t>(base), key.end(), '.', '_');
+  std::string key = path.substr(0, base);
+  for (const char c : path.substr(base, dot - base)) key += c == '.' ? "%2E" : c == '%' ? "%25" : std::string(1, c);
   return {std::move(key), path.substr(dot + 1)};
 }
 

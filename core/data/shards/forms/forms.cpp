@@ -48,7 +48,7 @@ void require_samples(const RetryingFile& file) {
 } // namespace
 
 const ShardForm& folder_form() {
-  static const ShardForm folder = {"a folder", {}, 301, false, "", scan_folder_list, [](const RetryingFile&) {}};
+  static const ShardForm folder = {"a folder", {}, 302, false, "", scan_folder_list, [](const RetryingFile&) {}};
   return folder;
 }
 
