@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/glob.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -14,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <sys/stat.h>
 
 namespace fvlm {
 namespace {
@@ -28,27 +26,6 @@ constexpr const char* manifest_name = "manifest.json";
 constexpr uint64_t max_manifest_bytes = uint64_t{1} << 30;
 constexpr size_t max_differences = 5;
 constexpr const char* template_key = "chat_template_hash";
-
-Json files_of(const plan::Source& source) {
-  Json files = Json::object();
-  for (const auto& pattern : source.patterns())
-    for (const auto& file : match_files(pattern).files) {
-      struct stat found {};
-      if (stat(file.c_str(), &found) != 0) continue;
-      files[file] = {{"bytes", found.st_size},
-                     {"modified", int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec}};
-    }
-  return files;
-}
-
-// Where files lie outside of the source's own, as those that JSON names and those of a folder; else null.
-Json content_of(const plan::Source& source) {
-  for (const auto& pattern : source.patterns())
-    for (const auto& file : match_files(pattern).files)
-      if (form_of(file).names_media || fs::is_directory(file))
-        return content_hash(ShardSet(source.patterns(), with_root({}, source)), source);
-  return {};
-}
 
 Json read_manifest(const fs::path& folder) {
   if (!fs::exists(folder / manifest_name))
@@ -85,21 +62,18 @@ std::string describe_setting(const std::string& key, const Json& then, const Jso
   return fmt::format("{} was {} and is {}", key, brief(then), brief(now));
 }
 
-std::string describe_file(const std::string& file, const Json& then, const Json& now) {
-  return fmt::format("{} {}", file, then.is_null() ? "is new" : now.is_null() ? "is gone" : "has changed");
-}
-
 void compare_sources(const Json& then, const Json& now, std::vector<std::string>& differences) {
   if (then.size() != now.size())
     return differences.push_back(fmt::format("there were {} sources and are {}", then.size(), now.size()));
   for (size_t i = 0; i < now.size(); ++i) {
-    const size_t reported = differences.size();
-    compare(then[i].at("files"), now[i].at("files"), differences, describe_file);
-    // Folders that were made before have no such key.
-    if (differences.size() == reported && then[i].contains("content") &&
-        then[i]["content"] != now[i].value("content", Json()))
-      differences.push_back(fmt::format("of source {}, files that its samples name have changed", i));
-    compare(then[i].at("settings"), now[i].at("settings"), differences, [&](auto& key, auto& before, auto& after) {
+    if (!then[i].contains("content"))
+      differences.push_back(
+          fmt::format("an earlier version made it, which noted times of source {}, and no content", i));
+    else if (then[i]["content"] != now[i]["content"])
+      differences.push_back(fmt::format("of source {}, the data have changed", i));
+    Json before_settings = then[i].at("settings");
+    before_settings.erase("root"); // of earlier versions; what is there belongs to the content
+    compare(before_settings, now[i].at("settings"), differences, [&](auto& key, auto& before, auto& after) {
       return fmt::format("of source {}, {}", i, describe_setting(key, before, after));
     });
   }
@@ -170,9 +144,7 @@ Json made_from(const PreprocessInput& input) {
   for (const auto& source : mix.sources) {
     sources.push_back(
         {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
-         {"files", files_of(source)}});
-    if (source.root) sources.back()["settings"]["root"] = *source.root;
-    if (Json content = content_of(source); !content.is_null()) sources.back()["content"] = std::move(content);
+         {"content", content_hash(ShardSet(source.patterns(), with_root({}, source)), source)}});
   }
   Json settings = {{"version", version},
                    {"image_size", input.image_size},

@@ -283,13 +283,30 @@ TEST_F(PreprocessTest, StaleFolderSaysWhatDiffers) {
            [](auto& other) { other.mix.text_ratio = 0.5; }})
     EXPECT_EQ(reason(harmless), "fits");
 
-  std::string one = (folder / "clips/1.tar").string();
+  const std::string one = (folder / "clips/1.tar").string(), bytes = read_file(one),
+                    changed = "of source 0, the data have changed";
   fs::last_write_time(one, fs::last_write_time(one) + std::chrono::seconds(1));
-  EXPECT_EQ(stale_reason(out, input), one + " has changed");
+  EXPECT_EQ(stale_reason(out, input), std::nullopt) << "times do not count";
+  fs::copy(folder / "clips", folder / "copied");
+  EXPECT_EQ(reason([&](auto& other) { other.mix.sources[0].shards = {(folder / "copied/*.tar").string()}; }), "fits");
+  EXPECT_EQ(reason([&](auto& other) { other.mix.sources[0].root = "elsewhere"; }), "fits")
+      << "nothing is named by path";
+  std::string other = bytes;
+  other[other.find("caption")] ^= 1;
+  write_bytes(one, other);
+  EXPECT_EQ(stale_reason(out, input), changed);
+  write_bytes(one, bytes);
+  EXPECT_EQ(stale_reason(out, input), std::nullopt);
   fs::copy_file(one, folder / "clips/9.tar");
-  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("clips/9.tar is new"));
-  fs::remove(folder / "clips/2.tar");
-  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("clips/2.tar is gone"));
+  EXPECT_EQ(stale_reason(out, input), changed);
+  fs::remove(folder / "clips/9.tar");
+  fs::rename(folder / "clips/2.tar", folder / "2.tar");
+  EXPECT_EQ(stale_reason(out, input), changed);
+  fs::rename(folder / "2.tar", folder / "clips/2.tar");
+  auto manifest = nlohmann::json::parse(read_file(out / "manifest.json"));
+  manifest["made_from"]["sources"][1].erase("content");
+  write_file_atomic(out / "manifest.json", manifest.dump());
+  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("an earlier version made it"));
   write_file_atomic(folder / "tokenizer.json", read_file(folder / "tokenizer.json") + " ");
   EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("the tokenizer is another one"));
 }
