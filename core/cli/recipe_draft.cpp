@@ -38,6 +38,7 @@ struct Rates {
 };
 
 Rates rates_of(const RecipeDraft& draft) {
+  if (draft.lora_rank > 0 && draft.directory.empty()) return {"{ connector = 1e-3, default = 2e-4 }", "0"};
   if (draft.lora_rank > 0) return {draft.learns_preferences() ? "1e-5" : "2e-4", "0"};
   if (draft.learns_preferences()) return {"1e-6", "0"};
   return {draft.directory.empty() ? "{ connector = 1e-3, default = 1e-5 }" : "2e-5", "0.01"};
@@ -101,7 +102,7 @@ std::string stage_text(const RecipeDraft& draft) {
   const auto add = [&](const char* key, const std::string& value) {
     text += fmt::format("    {} = {},\n", key, value);
   };
-  if (draft.lora_rank > 0) add("freeze", "{ \"vision\", \"connector\" }");
+  if (draft.lora_rank > 0) add("freeze", draft.directory.empty() ? "\"vision\"" : "{ \"vision\", \"connector\" }");
   add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
   if (!draft.mode.empty()) add("mode", quoted(draft.mode));
   add("objective",

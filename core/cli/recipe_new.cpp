@@ -160,6 +160,16 @@ const char* kind_of(const Findings& seen) {
                              : "questions and answers, or captions";
 }
 
+// A new connector is random: what the model would say before training, which preferences are compared to, means
+// nothing.
+void require_trained_connector(const RecipeDraft& draft, const Findings& seen) {
+  if (!draft.directory.empty() || !draft.learns_preferences()) return;
+  Error error(ErrorKind::data, fmt::format("the samples are {}, and the connector between --vision and --decoder is new",
+                                           kind_of(seen)));
+  throw error.advise("train it on answers first, and give its run as --model{}",
+                     seen.are_pairs() ? "; or learn one answer of each pair: --field assistant=chosen_assistant" : "");
+}
+
 std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, const std::string& file) {
   std::vector<std::string> names;
   for (const auto& source : draft.train) names.push_back(source.pattern);
@@ -302,7 +312,8 @@ Options options_of_recipe_new() {
       .repeated_value(
           "field", "PART=KEY",
           "the key of a part of a sample, as in a recipe's `fields` (repeatable); default: by a look at the first")
-      .value("lora", "RANK", "train LoRA adapters of this rank on all linears of the decoder, and nothing else")
+      .value("lora", "RANK",
+             "train LoRA adapters of this rank on all linears of the decoder, and nothing else but a new connector")
       .value("epochs", "N", "passes over the data; default 1")
       .value("batch", "N", "samples of a step; default 16")
       .value("image-frames", "N", "repeat a still image to N frames, for models that look at videos; default 1");
@@ -378,6 +389,7 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");
   draft.objective = seen.are_pairs() ? "dpo" : seen.are_judged() ? "kto" : "next_token";
+  require_trained_connector(draft, seen);
   if (seen.judged > 0 && !seen.are_judged())
     log_warning("{} of {} samples say whether their answer is a good one, and others do not: all answers are learnt",
                 grouped(seen.judged), grouped(seen.usable));

@@ -20,7 +20,8 @@ struct PreprocessManifest {
   int64_t broken = 0;
 };
 
-// Describes the inputs: settings, the hashes of the tokenizer and of the chat template, and content_hash() of each source.
+// Describes the inputs: settings, the hashes of the tokenizer and of the chat template, and content_hash() of each
+// source.
 nlohmann::json made_from(const PreprocessInput& input);
 
 void write_manifest(const std::filesystem::path& folder, const nlohmann::json& made_from,

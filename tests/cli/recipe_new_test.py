@@ -217,6 +217,17 @@ class RecipeNew(unittest.TestCase):
         self.assertEqual(found["stages"][0]["data"]["replicate_image_frames"], 2)
         self.assertEqual(found["stages"][0]["optimizer"]["lr"]["connector"], 1e-3)
 
+    def test_a_new_connector_is_trained_beside_adapters(self):
+        model = ("--vision", "exported/vision", "--decoder", "exported/decoder")
+        new("fresh-lora", *model, "--data", "shapes/questions/*.tar", "--batch", 8, "--lora", 4)
+        stage = plan("fresh-lora")["stages"][0]
+        self.assertEqual((stage["freeze"], stage["optimizer"]["lr"]["connector"]), (["vision"], 1e-3))
+        run(engine, "train", "fresh-lora.lua", "--max-steps", 2)
+        for lora in ([], ["--lora", 4]):
+            said = new("fresh-pairs", *model, "--data", "shapes/pairs/*.tar", *lora, code=4)
+            self.assertIn("the connector between --vision and --decoder is new", said)
+            self.assertIn("give its run as --model", said)
+
     def test_chats_are_written_as_the_decoder_knows_them(self):
         # Somebody else's: nothing tells how it was trained.
         shutil.copytree(folder / "exported", folder / "other", ignore=shutil.ignore_patterns("plan.json", "stage.json"))

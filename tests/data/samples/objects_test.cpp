@@ -133,7 +133,8 @@ TEST(Objects, ThatDoNotFitMakeABrokenSample) {
 
 TEST(Objects, OfOtherDataAreNotRead) {
   for (const char* other : {"[[1,2]]", "3", R"({"count":2})"})
-    EXPECT_THAT(reported(measure({{"json", sample("?", "A cat.", other)}}, text_only()).texts.at(0)), HasSubstr("A cat."));
+    EXPECT_THAT(reported(measure({{"json", sample("?", "A cat.", other)}}, text_only()).texts.at(0)),
+                HasSubstr("A cat."));
 }
 
 TEST(Objects, OfAFamilyThatIsNotKnownAreNoBrokenSampleButAMistakeOfTheRecipe) {
