@@ -12,29 +12,36 @@
 #include <filesystem>
 #include <iterator>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace fvlm::evaluation {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::set<fs::path> shards_of(const plan::Source& source) {
-  std::set<fs::path> shards;
+// In the order in which they are read.
+std::vector<fs::path> shards_of(const plan::Source& source) {
+  std::vector<fs::path> shards;
+  std::set<std::string> seen;
   for (const std::string& pattern : source.patterns())
-    for (const std::string& file : match_files(pattern).files) shards.insert(fs::weakly_canonical(file));
+    for (const std::string& file : match_files(pattern).files)
+      if (seen.insert(file).second) shards.push_back(fs::weakly_canonical(file));
   return shards;
 }
 
-// The shards of an evaluation set's source that a stage learns from. Where both name the same shards, they may read
-// different samples of them.
+// The shards of an evaluation set's source that a stage learns from. Where both name the same shards in the same order,
+// they may read different samples of them.
 std::set<fs::path> learnt_shards(const plan::Source& source, const plan::Mix& learnt) {
   const auto shards = shards_of(source);
+  const std::set<fs::path> all(shards.begin(), shards.end());
   std::set<fs::path> both;
   for (const plan::Source& other : learnt.sources) {
     const auto others = shards_of(other);
     if (others == shards && !source.portion().shares_samples_with(other.portion())) continue;
-    std::ranges::set_intersection(shards, others, std::inserter(both, both.end()));
+    std::ranges::copy_if(others, std::inserter(both, both.end()),
+                         [&](const auto& shard) { return all.contains(shard); });
   }
   return both;
 }
@@ -42,7 +49,8 @@ std::set<fs::path> learnt_shards(const plan::Source& source, const plan::Mix& le
 // A metric on shards that the model was trained on is not one of held-out data.
 void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, const plan::EvaluationSet& set) {
   std::set<fs::path> all;
-  for (const plan::Source& source : set.data.sources) all.merge(shards_of(source));
+  for (const plan::Source& source : set.data.sources)
+    for (const fs::path& shard : shards_of(source)) all.insert(shard);
   for (const plan::Stage& stage : plan.stages) {
     std::set<fs::path> both;
     for (const plan::Source& source : set.data.sources) both.merge(learnt_shards(source, stage.data));

@@ -111,6 +111,14 @@ TEST_F(RunRefusals, EvaluationSetOfTrainingShardsIsNamed) {
   EXPECT_FALSE(is_warned_of(measures("pairs/*.tar", "0.2"), learns("0.2")));
   EXPECT_TRUE(is_warned_of(measures("pairs/*.tar", "0.2"), learns("0.1")));
   EXPECT_TRUE(is_warned_of(measures("{heldout/,}pairs/*.tar", "0.2"), learns("0.2")));
+  // Nor of the same shards in another order, by which samples are counted.
+  const auto of_two = [&](const char* order) {
+    auto sets = measures("{heldout/,}pairs/*.tar", "0.2");
+    sets.push_back(fmt::format(R"(stages.prefer.data.sources.1.shards=["{}/{}pairs/*.tar"])", data().string(), order));
+    return sets;
+  };
+  EXPECT_FALSE(is_warned_of(of_two("{heldout/,}"), learns("0.2")));
+  EXPECT_TRUE(is_warned_of(of_two("{,heldout/}"), learns("0.2")));
 }
 
 TEST_F(RunRefusals, RateBeyondTheOptimizersRangeIsRefusedWithItsPlace) {
