@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <string_view>
@@ -15,7 +14,7 @@ namespace fvlm::recipe {
 namespace {
 
 std::string percent(double share) {
-  return fmt::format("{} %", shortest(std::round(share * 1000) / 10));
+  return fmt::format("{:.3g} %", share * 100);
 }
 
 // Puts a list in parentheses, so that its ends are visible among other values.

@@ -145,6 +145,7 @@ TEST_F(CommandTest, PlanFitsAPageWithoutColourInAPipe) {
                         "  objective     next_token, on all\n"
                         "  optimizer     adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
   EXPECT_THAT(ran.out, HasSubstr("  schedule      converging to 3e-5, warm-up 938 steps (3 %)\n"));
+  EXPECT_THAT(run("plan fvlm-135m.lua --set stages.align.schedule.warmup=0.0004").out, HasSubstr("(0.04 %)"));
   EXPECT_THAT(ran.out, HasSubstr("  quantization  scheme int8\n")) << "the longest label";
   EXPECT_THAT(ran.out, testing::ContainsRegex("[0-9]+ values set, [0-9]+ defaults; --all shows each"));
   EXPECT_LT(std::count(ran.out.begin(), ran.out.end(), '\n'), 50);
