@@ -164,8 +164,9 @@ const char* kind_of(const Findings& seen) {
 // nothing.
 void require_trained_connector(const RecipeDraft& draft, const Findings& seen) {
   if (!draft.directory.empty() || !draft.learns_preferences()) return;
-  Error error(ErrorKind::data, fmt::format("the samples are {}, and the connector between --vision and --decoder is new",
-                                           kind_of(seen)));
+  Error error(
+      ErrorKind::data,
+      fmt::format("the samples are {}, and the connector between --vision and --decoder is new", kind_of(seen)));
   throw error.advise("train it on answers first, and give its run as --model{}",
                      seen.are_pairs() ? "; or learn one answer of each pair: --field assistant=chosen_assistant" : "");
 }
