@@ -336,7 +336,9 @@ function fvlm.byte_latents(table) end
 ---@class fvlm.Lora
 ---@field parts? string|(string)[] Which parts: vision, decoder, decoder2 and so on. Default: `{ "decoder" }`.
 ---@field rank integer Rank of each adapter.
----@field alpha? number What an adapter adds is scaled by alpha / rank. Default: 2 x rank.
+---@field alpha? number What an adapter adds is scaled by alpha / rank. Default: 2 x its rank.
+---@field rank_pattern? table<string, integer> Ranks of modules that have another one, by names as in `targets` or by regular expressions of them as in PEFT. The part stands before a name ("vision.*"). Each key has to match a module with an adapter, and one number at most is for a module.
+---@field alpha_pattern? table<string, number> The same for alpha.
 ---@field dropout? number Share of the inputs of adapters that is zeroed in training. Default: `0`.
 ---@field targets? string|(string)[] Linears that get an adapter: q, k, v, o, gate, up, down of any family, names of modules or ends of such names as in PEFT ("self_attn.q_proj"), or all. Default: `{ "q", "v" }`.
 ---@field modules_to_save? string|(string)[] Modules of the part that train whole, beside the adapters: names or ends of names, none of a linear of a layer.

@@ -2,13 +2,18 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/media/override_processor.h"
 #include "data/tokenizer.h"
 #include "model/weights/visual_rows.h"
+#include "model/weights/whole_adapter.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
 
 namespace fvlm::budget {
 namespace {
@@ -109,11 +114,63 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
 
 } // namespace
 
+namespace {
+
+// Rank and alpha of each module with an adapter of one fvlm.lora.
+class AdapterSizes {
+ public:
+  AdapterSizes(const plan::Lora& lora, const std::string& where, const ModelDescription& description)
+      : lora_(lora), where_(where), names_(WholeNames::of(description)),
+        ranks_("rank_pattern", ErrorKind::recipe, where + ".rank_pattern"),
+        alphas_("alpha_pattern", ErrorKind::recipe, where + ".alpha_pattern") {
+    for (const auto& [key, rank] : lora.rank_pattern)
+      ranks_.add({key, expression_of_target(key), static_cast<double>(rank)});
+    for (const auto& [key, alpha] : lora.alpha_pattern) alphas_.add({key, expression_of_target(key), alpha});
+  }
+
+  AdaptedModule of(const std::string& part, const std::string& module) {
+    const std::string name = part + "." + module;
+    std::vector<std::string> names{name, module, in_transformers(module)};
+    if (names_) names.push_back(names_->in_transformers(name));
+    const ModulePatterns::Pattern *rank = ranks_.find(names), *alpha = alphas_.find(names);
+    used_.insert({rank, alpha});
+    ends_.insert(module.substr(module.rfind('.') + 1));
+    const int64_t own = rank ? std::llround(rank->value) : lora_.rank;
+    return {module, own, alpha ? alpha->value : lora_.alpha.value_or(2 * static_cast<double>(own))};
+  }
+
+  void require_all_used() const {
+    require_used(ranks_, "rank_pattern");
+    require_used(alphas_, "alpha_pattern");
+  }
+
+ private:
+  void require_used(const ModulePatterns& patterns, const std::string& field) const {
+    for (const ModulePatterns::Pattern& pattern : patterns.all()) {
+      if (used_.contains(&pattern)) continue;
+      const std::vector<std::string> ends(ends_.begin(), ends_.end());
+      const auto near = nearest(pattern.key, ends);
+      throw at_path(where_ + "." + field, fmt::format("'{}' matches no module that has an adapter", pattern.key))
+          .advise("{}adapters are on {}", near ? fmt::format("did you mean '{}'? ", *near) : "", join(ends, ", "));
+    }
+  }
+
+  const plan::Lora& lora_;
+  std::string where_;
+  std::optional<WholeNames> names_;
+  ModulePatterns ranks_, alphas_;
+  std::set<const ModulePatterns::Pattern*> used_; // with a null
+  std::set<std::string> ends_;                    // of the names of modules with adapters
+};
+
+} // namespace
+
 void add_adapters(const plan::Model& model, ModelDescription& description) {
   if (!model.adapters) return;
   for (size_t i = 0; i < model.adapters->size(); ++i) {
     const plan::Lora& lora = (*model.adapters)[i];
     const std::string where = fmt::format("model.adapters[{}]", i + 1);
+    AdapterSizes sizes(lora, where, description);
     for (const std::string& name : lora.parts) {
       const auto part = std::ranges::find_if(description.parts, [&](const ModelPart& each) {
         return each.name == name && each.role() != Role::connector;
@@ -122,14 +179,14 @@ void add_adapters(const plan::Model& model, ModelDescription& description) {
         throw at_path(where + ".parts", fmt::format("the model has no part '{}' with weights of a folder", name));
       const WeightLayout layout = description.layout(*part);
       PartAdapter adapter{.dropout = lora.dropout, .dora = lora.dora};
-      const double alpha = lora.alpha.value_or(2 * static_cast<double>(lora.rank));
       for (const std::string& module : adapted_modules(layout, lora.targets, where + ".targets"))
-        adapter.modules.push_back({module, lora.rank, alpha});
+        adapter.modules.push_back(sizes.of(name, module));
       if (lora.modules_to_save)
         adapter.saved = saved_tensors(layout, *lora.modules_to_save, where + ".modules_to_save");
       adapter.base.folder = fs::weakly_canonical(part->folder.path).string();
       part->adapter = std::move(adapter);
     }
+    sizes.require_all_used();
   }
 }
 

@@ -13,6 +13,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <memory>
 
 namespace fvlm::ops {
@@ -77,6 +78,17 @@ struct Operations::AdaptedWeight {
   bool requires_grad() const { return a.requires_grad() || parts.front().b.requires_grad(); }
   bool is_dora() const { return first().magnitude != nullptr; }
   const Adapter& first() const { return *parts.front().adapter; }
+  // x A^T with the columns of each part times its scale.
+  at::Tensor scaled(const at::Tensor& low) const {
+    if (std::ranges::all_of(parts, [&](const Part& part) { return part.adapter->scale == first().scale; }))
+      return low * first().scale;
+    at::Tensor scaled = at::empty(low.sizes(), low.options());
+    for (const Part& part : parts) {
+      at::Tensor own = scaled.narrow(1, part.rank_begin, part.rank);
+      at::mul_out(own, low.narrow(1, part.rank_begin, part.rank), at::scalar_tensor(part.adapter->scale, at::kDouble));
+    }
+    return scaled;
+  }
 };
 
 // The frozen part of an adapted linear.
@@ -228,7 +240,7 @@ void Operations::prepare_joined(JoinedPass& pass, const at::Tensor& x, bool reco
     at::Tensor b = joined.b().narrow(0, part.row, part.rows).narrow(1, part.rank_begin, part.rank);
     at::mul_out(b, part.b.value(), at::scalar_tensor(part.adapter->scale, at::kDouble));
   }
-  if (records) pass.low = written * adapted->first().scale;
+  if (records) pass.low = adapted->scaled(written);
 }
 
 const Linear& Operations::joined_forward(const JoinedPass& pass, int64_t rows, uint32_t options) {

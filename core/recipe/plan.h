@@ -78,8 +78,10 @@ using Decoder = std::variant<std::string, Llama, GhostVis>;
 struct Lora {
   std::vector<std::string> parts = {"decoder"}; // names of the encoder ("vision") and of decoders
   int64_t rank = 0;
-  std::optional<double> alpha; // absent: 2 x rank
+  std::optional<double> alpha; // absent: 2 x the rank of the module
   double dropout = 0;
+  std::map<std::string, int64_t> rank_pattern; // by name of modules: those that have another rank
+  std::map<std::string, double> alpha_pattern; // the same of alpha
   std::vector<std::string> targets = {"q", "v"};
   std::optional<std::vector<std::string>> modules_to_save;
   bool dora = false;

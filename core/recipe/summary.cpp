@@ -140,12 +140,8 @@ class Summary {
     line("", tower("decoder", "model.decoder", json_["model"]["decoder"]));
     for (size_t i = 1; i < plan_.model.decoder_count(); ++i)
       line("", tower(plan::decoder_name(i), "model.decoders" + index_part(i), json_["model"]["decoders"][i - 1]));
-    if (plan_.model.adapters)
-      for (const plan::Lora& lora : *plan_.model.adapters)
-        line("adapters", {fmt::format("{} of {}", lora.dora ? "DoRA" : "LoRA", join(lora.parts, ", ")),
-                          fmt::format("rank {}", lora.rank),
-                          fmt::format("alpha {:g}", lora.alpha.value_or(2 * static_cast<double>(lora.rank))),
-                          "on " + join(lora.targets, ", ")});
+    for (const plan::Lora& lora : plan_.model.adapters.value_or(std::vector<plan::Lora>{}))
+      line("adapters", adapter_sizes(lora));
     line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
     line("images", images);
     for (const auto& [name, patterns] : plan_.model.groups)
@@ -153,6 +149,18 @@ class Summary {
     kernels();
     for (const char* section : {"speed", "loader", "checkpoint", "guard", "quantization"})
       line(section, values_.below(section));
+  }
+
+  static std::vector<std::string> adapter_sizes(const plan::Lora& lora) {
+    std::vector<std::string> parts{fmt::format("{} of {}", lora.dora ? "DoRA" : "LoRA", join(lora.parts, ", ")),
+                                   fmt::format("rank {}", lora.rank)};
+    for (const auto& [module, rank] : lora.rank_pattern) parts.push_back(fmt::format("{} for {}", rank, module));
+    const bool varies = !lora.alpha && !lora.rank_pattern.empty();
+    parts.push_back(varies ? "alpha 2 x rank"
+                           : fmt::format("alpha {:g}", lora.alpha.value_or(2 * static_cast<double>(lora.rank))));
+    for (const auto& [module, alpha] : lora.alpha_pattern) parts.push_back(fmt::format("{:g} for {}", alpha, module));
+    parts.push_back("on " + join(lora.targets, ", "));
+    return parts;
   }
 
   std::set<std::string> nested_names() const {

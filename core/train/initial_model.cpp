@@ -1,11 +1,13 @@
 #include "train/initial_model.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "model/loading.h"
 #include "model/weights/initialize.h"
 #include "train/groups.h"
 
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -101,6 +103,22 @@ bool same_module(const AdaptedModule& a, const AdaptedModule& b) {
   return a.name == b.name && a.rank == b.rank && std::abs(a.alpha - b.alpha) <= rounding * a.alpha;
 }
 
+// The first module in which the adapters of a directory are others than the recipe's.
+std::string first_difference(const PartAdapter& found, const PartAdapter& recipe) {
+  const auto text = [](const AdaptedModule* module) {
+    return module ? fmt::format("rank {}, alpha {:g}", module->rank, module->alpha) : std::string("none");
+  };
+  const auto differ = [&](const std::string& name) {
+    return fmt::format("; of {} {}, and the recipe's {}", shown(name), text(found.find(name)), text(recipe.find(name)));
+  };
+  for (const AdaptedModule& module : found.modules)
+    if (const AdaptedModule* other = recipe.find(module.name); !other || !same_module(module, *other))
+      return differ(module.name);
+  for (const AdaptedModule& module : recipe.modules)
+    if (!found.find(module.name)) return differ(module.name);
+  return "";
+}
+
 void require_same_base(const ModelDirectory& directory, const ModelPart& part, const ModelPart& other) {
   const PartAdapter& ours = *part.adapter;
   const std::string of_directory = other.adapter ? other.adapter->base.folder : other.folder.path.string();
@@ -120,10 +138,11 @@ void require_same_base(const ModelDirectory& directory, const ModelPart& part, c
   if (!other.adapter) return;
   const PartAdapter& found = *other.adapter;
   if (found.dora != ours.dora || !std::ranges::equal(found.modules, ours.modules, same_module))
-    throw Error(ErrorKind::data, "the adapters of the part {} have {}, and the recipe's {}", part.name, found.summary(),
-                ours.summary())
+    throw Error(ErrorKind::data, "the adapters of the part {} have {}, and the recipe's {}{}", part.name,
+                found.summary(), ours.summary(), first_difference(found, ours))
         .at(directory.path().string())
-        .advise("make the recipe's fvlm.lora equal, or merge those adapters and start from the result");
+        .advise("make the recipe's fvlm.lora equal (rank_pattern and alpha_pattern are for single modules), or merge "
+                "those adapters and start from the result");
 }
 
 std::unique_ptr<model::Model> make_with(const ModelDescription& description, const FolderWeights& weights,

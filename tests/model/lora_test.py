@@ -24,6 +24,9 @@ except ImportError as error:
 
 TARGETS = {"decoder": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
            "vision": ["q_proj", "v_proj", "out_proj", "fc1", "fc2"]}
+# Also within q, k and v and within gate and up, which one product reads.
+SIZES = {"decoder": {"rank_pattern": {"k_proj": 2, "v_proj": 7, r"layers\.0\..*up_proj": 3}, "alpha_pattern": {"q_proj": 3, "down_proj": 20}},
+         "vision": {"rank_pattern": {"v_proj": 7, r"layers\.0\.mlp\.fc[12]": 1}, "alpha_pattern": {"layers.1.mlp.fc1": 2.5}}}
 
 
 def traced(model, *options, batch="batch"):
@@ -49,10 +52,10 @@ class CausalLm(torch.nn.Module):
         self.model = model
 
 
-def adapted(model, part, dora=False, rank=4):
+def adapted(model, part, dora=False, **sizes):
     """PEFT's adapters with drawn weights on a part of the whole model, in place; and the folder that PEFT writes."""
     inner = CausalLm(part_of(model, part)) if part == "decoder" else part_of(model, part)
-    wrapped = peft.get_peft_model(inner, peft.LoraConfig(r=rank, lora_alpha=10, target_modules=TARGETS[part], use_dora=dora))
+    wrapped = peft.get_peft_model(inner, peft.LoraConfig(r=4, lora_alpha=10, target_modules=TARGETS[part], use_dora=dora, **sizes))
     for name, parameter in wrapped.named_parameters():
         if "lora_B" in name:
             parameter.data = 0.1 * torch.randn_like(parameter)
@@ -87,11 +90,11 @@ class Lora(unittest.TestCase):
         return "adapted"
 
     def test_gradients_are_those_of_peft(self):
-        for part in TARGETS:
-            for dora in (False, True):
-                with self.subTest(part=part, dora=dora):
+        for part, own in SIZES.items():
+            for dora, sizes in ((False, {}), (True, {}), (False, own), (True, own)):
+                with self.subTest(part=part, dora=dora, sizes=sizes):
                     model = copy.deepcopy(whole).double()
-                    wrapped, saved = adapted(model, part, dora)
+                    wrapped, saved = adapted(model, part, dora, **sizes)
                     expected = expected_of(model, wrapped, part)
                     self.assertGreater(len(expected), 2 * len(TARGETS[part]))
                     trace = traced(self.imported(saved, part=part), "--grads", "--dtype", "fp64")
@@ -100,7 +103,9 @@ class Lora(unittest.TestCase):
                         self.assertGreater(right.abs().max().item(), 0, name)
                         worst = max(worst, relative(trace[name].reshape(right.shape), right))
                         self.assertLess(relative(trace[name].reshape(right.shape), right), 1e-5, name)
-                    print(f"{part}, DoRA {dora}: {len(expected) - 2} gradients, {worst:.1e}")
+                    ranks = {tensor.shape[0] for name, tensor in expected.items() if "lora_A" in name}
+                    self.assertEqual(len(ranks), 1 if not sizes else 4 if part == "decoder" else 3)
+                    print(f"{part}, DoRA {dora}, ranks {ranks}: {len(expected) - 2} gradients, {worst:.1e}")
                     frozen = {key for key in trace if key.startswith(f"grad.{part}.") and key not in expected}
                     self.assertEqual(frozen, set(), "frozen weights have no gradients")
 
@@ -202,9 +207,9 @@ class Lora(unittest.TestCase):
                            "model.embedding_norm")
 
     def test_merged_weights_and_adapters_that_go_out_and_in(self):
-        for dora in (False, True):
+        for dora, sizes in ((False, {}), (True, {}), (False, SIZES["decoder"])):
             model = copy.deepcopy(whole)
-            wrapped, saved = adapted(model, "decoder", dora)
+            wrapped, saved = adapted(model, "decoder", dora, **sizes)
             with torch.no_grad():
                 rows = model(input_ids=torch.tensor([TOKENS]), pixel_values=frames[None]).logits[0]
             right = rows[torch.tensor(TOKENS) != IMAGE]

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <numeric>
@@ -17,18 +18,21 @@ using at::Tensor;
 
 namespace {
 
-// Parts that one product reads, of which the second has no adapter where there are three.
+// Parts that one product reads, of which the second has no adapter where there are three. Ranks and scales differ.
 struct JoinedParts {
-  static constexpr int64_t rank = 3, room = 8;
+  static constexpr std::array<int64_t, 2> ranks{3, 2};
+  static constexpr std::array<double, 2> scales{0.75, 1.5};
+  static constexpr int64_t all_ranks = 5, room = 8;
 
   JoinedParts(Bench& bench, std::vector<int64_t> rows_of_parts, int64_t width)
       : rows(std::move(rows_of_parts)), columns(width), all_rows(std::accumulate(rows.begin(), rows.end(), int64_t{0})),
         matrix(at::zeros({all_rows + room, columns + room}, at::kDouble)),
-        all_a(random({2 * rank, columns}, 2 + static_cast<uint64_t>(columns))),
-        all_d_a(at::full({2 * rank, columns}, 0.0, at::kDouble)) {
+        all_a(random({all_ranks, columns}, 2 + static_cast<uint64_t>(columns))),
+        all_d_a(at::full({all_ranks, columns}, 0.0, at::kDouble)) {
     matrix.narrow(0, 0, all_rows).narrow(1, 0, columns).copy_(random({all_rows, columns}, 1));
     std::vector<Parameter*> parts;
-    int64_t row = 0, adapted = 0;
+    int64_t row = 0, first = 0;
+    size_t adapted = 0;
     for (const int64_t count : rows) {
       Parameter& part = weights.emplace_back();
       part.value = matrix.narrow(0, row, count).narrow(1, 0, columns);
@@ -37,15 +41,17 @@ struct JoinedParts {
       parts.push_back(&part);
       if (rows.size() == 3 && parts.size() == 2) continue;
       auto adapter = std::make_shared<Adapter>();
-      adapter->a = &view(bench, rank * adapted++);
+      const int64_t rank = ranks.at(adapted);
+      adapter->a = &view(bench, first, rank);
       adapter->b = &bench.parameter("b", {count, rank});
-      adapter->scale = 0.75;
+      adapter->scale = scales.at(adapted++);
       part.adapter = adapter;
+      first += rank;
     }
     weight.emplace(std::move(parts));
   }
 
-  Parameter& view(Bench& bench, int64_t first) const {
+  Parameter& view(Bench& bench, int64_t first, int64_t rank) const {
     Parameter& made = *bench.parameters.emplace_back(std::make_unique<Parameter>());
     made.name = "a";
     made.value = all_a.narrow(0, first, rank);
@@ -89,9 +95,10 @@ TEST(JoinedAdapters, HaveTheGradientsOfTheirFormula) {
     return std::vector{b.ops->linear(tape, normed, {*b.weight, {}}, residual)};
   });
   for (size_t part : {0, 2}) {
-    const int64_t row = part == 0 ? 0 : 10, column = b.columns + (part == 0 ? 0 : Joined::rank);
-    expect_close(b.matrix.narrow(0, row, b.rows[part]).narrow(1, column, Joined::rank),
-                 b.weights[part].adapter->b->value * 0.75, 1e-15, "s B lies beside W");
+    const size_t adapted = part == 0 ? 0 : 1;
+    const int64_t row = part == 0 ? 0 : 10, column = b.columns + (part == 0 ? 0 : Joined::ranks[0]);
+    expect_close(b.matrix.narrow(0, row, b.rows[part]).narrow(1, column, Joined::ranks.at(adapted)),
+                 b.weights[part].adapter->b->value * Joined::scales.at(adapted), 1e-15, "s B lies beside W");
   }
 }
 

@@ -212,6 +212,12 @@ TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
   }
   EXPECT_GT(base, 1000);
   EXPECT_EQ(adapters_counted, 2 * 2 * ((16 + 16) + (16 + 16) + (16 + 32))); // rank x layers x (in + out) of q, v, down
+  describe_adapters(R"(fvlm.lora { rank = 2, targets = { "q", "v", "down" }, rank_pattern = { v = 3 } })");
+  for (const budget::GroupLine& line :
+       budget::group_lines(resolved().plan.model, with.plan.stages[0], describe(resolved().plan)))
+    if (line.name == "decoder") {
+      EXPECT_EQ(line.parameters - adapters_counted, 2 * (16 + 16));
+    }
   const auto need = [&](const recipe::Resolved& resolved, size_t stage) {
     return stage_budget(resolved.plan, resolved.plan.stages[stage], describe(resolved.plan), registry_,
                         budget::Device::cpu)
@@ -226,6 +232,52 @@ TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {
   EXPECT_LT(of(lora, moments), of(plain, moments));
   EXPECT_LT(of(lora, frozen) + 4 * base - 4 * adapters_counted, of(plain, frozen) + 4 * 64 * 100)
       << "the reference shares the base";
+}
+
+// Of modules that one product reads, too.
+constexpr const char* several_ranks = R"(fvlm.lora { rank = 2, targets = "all", modules_to_save = "model.norm",
+  rank_pattern = { k = 3, gate_proj = 1, ["layers.1.mlp.down_proj"] = 5, [".*0.self_attn.[ov]_proj"] = 4 },
+  alpha_pattern = { q = 7, ["decoder.*up_proj"] = 1.5 } })";
+
+TEST_F(LoraRun, RanksAndAlphasAreByModule) {
+  describe_adapters(several_ranks);
+  const PartAdapter adapter = *describe(resolved().plan).parts.back().adapter;
+  const auto expect = [&](const std::string& module, int64_t rank, double alpha) {
+    const AdaptedModule* found = adapter.find("model.layers." + module);
+    ASSERT_TRUE(found) << module;
+    EXPECT_EQ(found->rank, rank) << module;
+    EXPECT_EQ(found->alpha, alpha) << module;
+  };
+  expect("0.self_attn.q_proj", 2, 7);
+  expect("1.self_attn.k_proj", 3, 6); // twice the rank, where nothing is said
+  expect("0.self_attn.v_proj", 4, 8);
+  expect("1.self_attn.v_proj", 2, 4);
+  expect("0.mlp.gate_proj", 1, 2);
+  expect("1.mlp.up_proj", 2, 1.5);
+  expect("0.mlp.down_proj", 2, 4);
+  expect("1.mlp.down_proj", 5, 10);
+}
+
+TEST_F(LoraRun, GoesOnFromPeftAdaptersOfSeveralRanks) {
+  describe_adapters(several_ranks);
+  run("whole");
+  for (const int64_t step : {1, 5, 8}) run("parts", {"checkpoint.every=1"}, {.max_steps = step});
+  run("parts", {"checkpoint.every=1"});
+  for (const char* stage : {"align", "prefer"})
+    for (const char* name : {"decoder/adapter_model.safetensors", "training_state/optimizer.safetensors"})
+      EXPECT_TRUE(read_file(last("whole", stage) / name) == read_file(last("parts", stage) / name)) << stage << name;
+
+  export_adapter({.model = last("whole", "align"), .out = folder("peft")});
+  import_adapter({.peft = folder("peft"), .base = base_, .out = folder("imported"), .part = "decoder"});
+  const std::string from = "stages.align.from=" + folder("imported").string();
+  run("further", {from, "stages.align.optimizer.lr=0"}, {.stage = "align"});
+  EXPECT_TRUE(read_file(last("further", "align") / "decoder/adapter_model.safetensors") ==
+              read_file(last("whole", "align") / "decoder/adapter_model.safetensors"));
+  describe_adapters(
+      R"(fvlm.lora { rank = 2, targets = "all", modules_to_save = "model.norm", alpha_pattern = { q = 7 } })");
+  EXPECT_THAT(
+      mistake([&] { run("other", {from}, {.stage = "align"}); }),
+      testing::HasSubstr(R"(of "model.layers.0.self_attn.k_proj" rank 3, alpha 6, and the recipe's rank 2, alpha 4)"));
 }
 
 TEST_F(LoraRun, LearnsOnInt4WithAndWithoutAQuantizedHead) {
@@ -291,6 +343,16 @@ TEST_F(LoraRun, SaysWhatDoesNotFit) {
   EXPECT_THAT(refused("fvlm.lora { rank = 2, parts = { 'connector' } }"), testing::HasSubstr("no part 'connector'"));
   EXPECT_THAT(refused("fvlm.lora { rank = 2, modules_to_save = { 'q_proj' } }"), testing::HasSubstr("is a linear"));
   EXPECT_THAT(refused("{ fvlm.lora { rank = 2 }, fvlm.lora { rank = 4 } }"), testing::HasSubstr("has two adapters"));
+  const auto with_ranks = [&](const std::string& ranks) { return refused("fvlm.lora { rank = 2, " + ranks + " }"); };
+  EXPECT_THAT(with_ranks("rank_pattern = { q_porj = 4 }"),
+              testing::AllOf(testing::HasSubstr("model.adapters[1].rank_pattern"),
+                             testing::HasSubstr("'q_porj' matches no module that has an adapter"),
+                             testing::HasSubstr("did you mean 'q_proj'? adapters are on q_proj, v_proj")));
+  EXPECT_THAT(with_ranks("alpha_pattern = { down = 4 }"),
+              testing::HasSubstr("'down' matches no module that has an adapter")); // which targets do not name
+  EXPECT_THAT(with_ranks("rank_pattern = { q = 4, ['.*0.self_attn.q_proj'] = 3 }"), testing::HasSubstr("both match"));
+  EXPECT_THAT(with_ranks("rank_pattern = { ['(q'] = 4 }"), testing::HasSubstr("cannot be matched"));
+  EXPECT_THAT(with_ranks("rank_pattern = { q = 0 }"), testing::HasSubstr("rank_pattern.q"));
   describe_adapters("fvlm.lora { rank = 2, dora = true }");
   EXPECT_THAT(mistake([&] { resolved({"precision=fp8"}); }),
               testing::HasSubstr("no effect on weights with adapters of DoRA"));

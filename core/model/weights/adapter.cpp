@@ -178,6 +178,13 @@ std::vector<std::string> adapted_modules(const WeightLayout& layout, const std::
   return modules;
 }
 
+std::string expression_of_target(const std::string& target) {
+  if (target == "all") return ".*";
+  for (const Word& word : words())
+    if (target == word.word) return join(std::vector<std::string>(word.names.begin(), word.names.end()), "|");
+  return target;
+}
+
 std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::vector<std::string>& modules,
                                        const std::string& where) {
   std::vector<std::string> saved;

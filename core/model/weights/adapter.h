@@ -57,6 +57,8 @@ std::vector<std::string> linears_of(const WeightLayout& layout);
 // "up", "down" of any family; or "all". Throws Error(recipe) at `where` for a target that names none, with the nearest.
 std::vector<std::string> adapted_modules(const WeightLayout& layout, const std::vector<std::string>& targets,
                                          const std::string& where);
+// The regular expression of ModulePatterns for what `targets` may have, or another one as it is.
+std::string expression_of_target(const std::string& target);
 // The tensors of the modules that train whole, by a module's name or its end. Throws as adapted_modules(), and for a
 // linear, which has an adapter instead.
 std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::vector<std::string>& modules,

@@ -6,15 +6,14 @@
 #include "base/text.h"
 #include "model/weights/adapter.h"
 
-#include <boost/regex.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace fvlm {
 namespace {
@@ -55,31 +54,18 @@ bool keeps_base(const nlohmann::json& initialization) {
          initialization == "orthogonal";
 }
 
-std::vector<std::pair<std::string, double>> read_pattern(ConfigReader& reader, const char* key) {
-  std::vector<std::pair<std::string, double>> patterns;
+ModulePatterns read_patterns(ConfigReader& reader, const char* key, const std::string& where) {
+  ModulePatterns patterns(key, ErrorKind::data, where);
   if (!reader.has(key)) return patterns;
   const nlohmann::json* object = reader.object(key);
   if (!object) return patterns;
   for (const auto& [expression, value] : object->items())
     if (value.is_number() && value.get<double>() > 0 && value.get<double>() < 1e9)
-      patterns.emplace_back(expression, value.get<double>());
+      patterns.add({expression, expression, value.get<double>()});
     else
       reader.problems().add("'{}' has {} for {}, where a number above 0 is expected", key, value.dump(),
                             shown(expression));
   return patterns;
-}
-
-// True of the module as of PEFT's re.match(rf"(.*\.)?({key})$", module). Most keys are names, which need no engine for
-// regular expressions: in these a dot is any character.
-bool matches(const std::string& expression, const std::string& module) {
-  const bool is_name = std::ranges::all_of(
-      expression, [](unsigned char letter) { return std::isalnum(letter) || letter == '_' || letter == '.'; });
-  if (!is_name) return boost::regex_match(module, boost::regex("(?:.*\\.)?(?:" + expression + ")"));
-  if (module.size() < expression.size()) return false;
-  const size_t begin = module.size() - expression.size();
-  return (begin == 0 || module[begin - 1] == '.') &&
-         std::equal(expression.begin(), expression.end(), module.begin() + static_cast<std::ptrdiff_t>(begin),
-                    [](char expected, char letter) { return expected == '.' || expected == letter; });
 }
 
 // The same expression for the modules of all layers, or for one.
@@ -140,15 +126,14 @@ PeftSettings PeftSettings::read(const fs::path& file) {
   const nlohmann::json json = read_json_object(file, largest_adapter_config);
   ConfigReader reader(json, file.string());
   PeftSettings out;
-  out.where_ = file.string();
   reader.refuse_unless(reader.text("peft_type", std::nullopt) == "LORA", "peft_type", "LORA is");
   out.rank_ = static_cast<double>(reader.whole("r", std::nullopt, 1, largest_rank));
   out.alpha_ = reader.number("lora_alpha", std::nullopt, 0, 1e9);
   out.dropout = reader.number("lora_dropout", 0.0, 0, 1);
   out.dora = reader.flag("use_dora", false);
   out.rank_stabilized_ = reader.flag("use_rslora", false);
-  out.ranks_ = read_pattern(reader, "rank_pattern");
-  out.alphas_ = read_pattern(reader, "alpha_pattern");
+  out.ranks_ = read_patterns(reader, "rank_pattern", file.string());
+  out.alphas_ = read_patterns(reader, "alpha_pattern", file.string());
   reader.refuse_unless(!reader.has("bias") || reader.text("bias", "none") == "none", "bias", "only none is");
   if (constexpr const char* key = "init_lora_weights"; reader.has(key))
     reader.refuse_unless(keeps_base(json.at(key)), key,
@@ -164,33 +149,9 @@ PeftSettings PeftSettings::read(const fs::path& file) {
   return out;
 }
 
-const double* PeftSettings::find(const std::vector<std::pair<std::string, double>>& patterns, const char* key,
-                                 const std::string& module) const {
-  const std::pair<std::string, double>* found = nullptr;
-  for (const auto& pattern : patterns) {
-    bool fits = false;
-    try {
-      fits = matches(pattern.first, module);
-    } catch (const std::runtime_error& error) { // of the expression, or that matching takes too long
-      throw Error(ErrorKind::data, "the key {} of '{}' cannot be matched with names of modules: {}",
-                  shown(pattern.first), key, error.what())
-          .at(where_)
-          .advise("write names of modules there, or a simpler regular expression");
-    }
-    if (!fits) continue;
-    if (found && found->second != pattern.second)
-      throw Error(ErrorKind::data, "the keys {} and {} of '{}' both match the module {}, with {:g} and {:g}",
-                  shown(found->first), shown(pattern.first), key, shown(module), found->second, pattern.second)
-          .at(where_)
-          .advise("write keys there of which one at most matches each module");
-    found = &pattern;
-  }
-  return found ? &found->second : nullptr;
-}
-
 AdaptedModule PeftSettings::module(const std::string& name) const {
-  const double *rank = find(ranks_, "rank_pattern", name), *alpha = find(alphas_, "alpha_pattern", name);
-  AdaptedModule out{name, std::llround(rank ? *rank : rank_), alpha ? *alpha : alpha_};
+  const ModulePatterns::Pattern *rank = ranks_.find({&name, 1}), *alpha = alphas_.find({&name, 1});
+  AdaptedModule out{name, std::llround(rank ? rank->value : rank_), alpha ? alpha->value : alpha_};
   if (rank_stabilized_) out.alpha *= std::sqrt(static_cast<double>(out.rank));
   return out;
 }

@@ -1,6 +1,7 @@
 // A folder of the library PEFT: adapter_config.json says what the adapter is, adapter_model.safetensors has its
 // tensors.
 #pragma once
+#include "model/weights/module_patterns.h"
 #include "model/weights/safetensors.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +10,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fvlm {
@@ -51,12 +51,9 @@ class PeftSettings {
   AdaptedModule module(const std::string& name) const;
 
  private:
-  const double* find(const std::vector<std::pair<std::string, double>>& patterns, const char* key,
-                     const std::string& module) const;
-  std::string where_;
   double rank_ = 0, alpha_ = 0;
   bool rank_stabilized_ = false;
-  std::vector<std::pair<std::string, double>> ranks_, alphas_; // by regular expression
+  ModulePatterns ranks_, alphas_;
 };
 
 struct PeftFolder {

@@ -165,8 +165,18 @@ Ref<Lora> lora() {
           .required()
           .aliases({"r", "lora_rank", "lora_r"})
           .field("alpha", &Lora::alpha, optional(number(above(0))),
-                 "What an adapter adds is scaled by alpha / rank. Default: 2 x rank.")
+                 "What an adapter adds is scaled by alpha / rank. Default: 2 x its rank.")
           .aliases({"lora_alpha"})
+          .field(
+              "rank_pattern", &Lora::rank_pattern, map("module", integer(between(1, 4096))),
+              "Ranks of modules that have another one, by names as in `targets` or by regular expressions of them as "
+              "in PEFT. The part stands before a name (\"vision.*\"). Each key has to match a module with an adapter, "
+              "and one number at most is for a module.")
+          .added_later()
+          .example("{ down = 32, [\"layers.0.self_attn.q_proj\"] = 8, [\"vision.*\"] = 4 }")
+          .field("alpha_pattern", &Lora::alpha_pattern, map("module", number(above(0))), "The same for alpha.")
+          .added_later()
+          .example("{ down = 64 }")
           .field("dropout", &Lora::dropout, number(at_least(0).below(1)),
                  "Share of the inputs of adapters that is zeroed in training.")
           .aliases({"lora_dropout"})
