@@ -1,6 +1,7 @@
 // fvlm-engine chat: a conversation on the terminal, or one that a script writes.
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/adapter_options.h"
 #include "cli/answering_model.h"
 #include "cli/chat_session.h"
 #include "cli/draft_options.h"
@@ -40,14 +41,14 @@ Options chat_options() {
       "and change lines, and Ctrl-C stops an answer. Commands begin with a slash; /help lists them. The page\n"
       "of `serve` is the same in a browser.",
       "chat runs/quickstart --image dog.jpg");
-  with_draft_options(with_sampling_options(
+  with_adapter_option(with_draft_options(with_sampling_options(
       with_media_options(with_answering_options(options).positional(
                              "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
           .repeated_value("image", "FILE", "show an image with the first message (repeatable)")
           .repeated_value("video", "FILE", "show a video, or a folder of images, with the first message")
           .value("max-tokens", "N", "tokens of an answer at most; default 512")
           .value("history", "FILE",
-                 "keep the lines that are typed in this file, for the arrow keys of later sessions")));
+                 "keep the lines that are typed in this file, for the arrow keys of later sessions"))));
   return options;
 }
 
@@ -64,6 +65,7 @@ int chat_with_model(Arguments arguments) {
         .advise("leave it out where a script writes the conversation");
   LineHistory history = history_file ? LineHistory(*history_file) : LineHistory();
   AnsweringModel model(*parsed, "chat");
+  use_adapter(*parsed, model.generator);
   ChatSession session(model, settings, interrupted, is_terminal);
   for (const std::string& file : parsed->values("image")) session.show_image(file);
   for (const std::string& file : parsed->values("video")) session.show_video(file);

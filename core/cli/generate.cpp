@@ -7,6 +7,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "cli/adapter_options.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/generate_data.h"
@@ -265,7 +266,7 @@ Options generate_options() {
       .value("regex", "PATTERN", "answer with a text that matches this regular expression from end to end")
       .repeated_value("choice", "TEXT", "answer with one of these texts (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors");
-  with_data_options(options)
+  with_data_options(with_adapter_option(options))
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
       .flag("json", "print one JSON document on standard output");
@@ -322,6 +323,7 @@ int generate_answers(Arguments arguments) {
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);
   log_info("{} computes {}", model, execution.text());
+  use_adapter(*parsed, answerer);
   use_draft_model(*parsed, model, answerer);
   return mode == Mode::batch ? answer_prompts(*parsed, model, answerer, answer_options)
                              : answer_question(*parsed, model, answerer, answer_options, *registry);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/adapter_options.h"
 #include "cli/answer_file.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -110,7 +111,7 @@ serve::ServiceLimits limits_of(const ParsedOptions& parsed, const infer::Generat
 struct Answering {
   Answering(const ParsedOptions& parsed, const infer::GenerateOptions& how)
       : model(parsed, "generate --data"), prompts(model.tokenizer, model.rows, prompt_settings(model)),
-        service(model.generator, model.tokenizer, prompts, limits_of(parsed, how),
+        service(use_adapter(parsed, model.generator), model.tokenizer, prompts, limits_of(parsed, how),
                 serve::AnswerService::Start::prepared) {
     log_info("{} computes {}", model.folder.string(), model.execution.text());
     model.generator.prepare_frames(model.input.media.image_size);
@@ -120,12 +121,19 @@ struct Answering {
   serve::AnswerService service;
 };
 
+// Whose answers a file has.
+std::string name_of_model(const ParsedOptions& parsed) {
+  const auto canonical = [](const std::filesystem::path& path) {
+    return std::filesystem::weakly_canonical(resolve_model(path)).string();
+  };
+  const auto adapter = parsed.value("adapter");
+  return canonical(*parsed.value("MODEL")) + (adapter ? " with " + canonical(*adapter) : "");
+}
+
 class DataAnswers {
  public:
   DataAnswers(const ParsedOptions& parsed, const infer::GenerateOptions& how)
-      : parsed_(parsed), how_(how), samples_(parsed),
-        file_(*parsed.value("answers"),
-              std::filesystem::weakly_canonical(resolve_model(*parsed.value("MODEL"))).string()) {}
+      : parsed_(parsed), how_(how), samples_(parsed), file_(*parsed.value("answers"), name_of_model(parsed)) {}
 
   void run() {
     for (int64_t i = 0; i < samples_.size(); ++i) {

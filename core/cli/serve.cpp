@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/adapter_options.h"
 #include "cli/answering_model.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
@@ -29,8 +30,8 @@ Options serve_options() {
       "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"
       "requests that have begun.",
       "serve runs/quickstart --port 8000");
-  with_draft_options(with_media_options(with_answering_options(options).positional(
-                         "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")))
+  with_adapters_option(with_draft_options(with_media_options(with_answering_options(options).positional(
+                           "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
       .repeated_value("allow-host", "NAME",
@@ -113,11 +114,12 @@ int serve_model(Arguments arguments) {
       [&](auto request, auto response) { handler->handle(std::move(request), std::move(response)); },
       serve::json_refusal);
   AnsweringModel model(*parsed, "serve");
+  const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
+  const std::string name = parsed->value_or("name", usual_name);
+  const std::vector<std::string> adapters = add_adapters(*parsed, name, model.generator);
   model.generator.prepare_frames(model.input.media.image_size);
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits,
                                serve::AnswerService::Start::prepared);
-  const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
-  const std::string name = parsed->value_or("name", usual_name);
   serve::RequestLimits requests;
   const FramePreparation preparation = model.input.media.preparation();
   const bool has_cells = preparation.has_cells();
@@ -129,8 +131,8 @@ int serve_model(Arguments arguments) {
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);
   serve::ApiServer api(service, model.prompts,
-                       {name, token, requests, limits.max_tokens, model.generator.has_attention(), video_frames,
-                        preparation.has_own_videos() && video_frames > 0,
+                       {name, adapters, token, requests, limits.max_tokens, model.generator.has_attention(),
+                        video_frames, preparation.has_own_videos() && video_frames > 0,
                         model.generator.config().decoder.max_position_embeddings},
                        std::move(guard));
   handler = &api;

@@ -25,7 +25,7 @@ class DraftModel {
   DraftModel(const model::Model& model, model::Operations& ops, const SchedulerLimits& limits, int64_t vocabulary);
 
   struct Request {
-    int64_t number;                // of the text; they increase
+    int64_t number;                // of the text
     std::span<const int64_t> rows; // of the text so far, which begins as it did in earlier requests
     int64_t left, most;            // tokens of the answer that are still to come; drafts, less than these
     const Sampler& sampler;        // a draft is drawn as the answer's tokens are, by the same random numbers

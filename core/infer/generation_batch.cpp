@@ -117,8 +117,9 @@ SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
 GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& ops, std::vector<int64_t> end_tokens,
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
-      parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)),
-      graphs_(model, ops, options.captures) {
+      parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)) {
+  for (int64_t adapter = 0; adapter <= std::ssize(options.adapted); ++adapter)
+    graphs_.emplace_back(model_with(adapter), ops, options.captures);
   if (options.draft_tokens > 0) require_models_for_drafts(model, options.draft_model);
   if (options.draft_model && options.draft_tokens > 0)
     draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),
@@ -137,6 +138,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
     scheduled.rows.assign(static_cast<size_t>(prompt.visual.size(0)), visual_placeholder);
   scheduled.rows.insert(scheduled.rows.end(), prompt.tokens.begin(), prompt.tokens.end());
   scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
+  scheduled.adapter = static_cast<int64_t>(prompt.adapter);
   scheduled.visual_keys = std::move(prompt.visual_keys);
   if (prompt.on_scores) {
     if (prompt.visual.defined() || !prompt.top_logprobs)
@@ -187,7 +189,7 @@ std::optional<SchedulerCounts> GenerationBatch::draft_model_counts() const {
 }
 
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
-  at::Tensor x = model_.decoder().embed(ops_, rows.tokens);
+  at::Tensor x = model_with(pass.adapter).decoder().embed(ops_, rows.tokens);
   std::vector<int64_t> places;
   std::vector<at::Tensor> visual;
   int64_t begin = 0; // of the part, in the pass
@@ -221,10 +223,11 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 }
 
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const DeviceTokens& tokens) {
-  if (only_decodes(pass)) return graphs_.run(pass.rows, pages_, wants_logits(pass), tokens);
+  DecodeGraphs& graphs = graphs_[static_cast<size_t>(pass.adapter)];
+  if (only_decodes(pass)) return graphs.run(pass.rows, pages_, wants_logits(pass), tokens);
   const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
   const bool scores = std::ranges::any_of(pass.parts, [](const Scheduler::Part& part) { return part.scored > 0; });
-  return graphs_.run_prompts(pass.rows, embedded, pages_, tokens, /*may_capture=*/!scores);
+  return graphs.run_prompts(pass.rows, embedded, pages_, tokens, /*may_capture=*/!scores);
 }
 
 std::map<int64_t, int64_t> GenerationBatch::draw(const PassInFlight& last) {
@@ -310,6 +313,7 @@ void GenerationBatch::propose_drafts() {
   std::vector<DraftModel::Request> requests;
   for (const int64_t number : scheduler_.decoding()) {
     const Answer& answer = answers_.at(number);
+    if (static_cast<int64_t>(answer.prompt.adapter) != scheduler_.turn()) continue;
     if (!answer.may_continue_with_any()) continue; // a text that may hardly be anything else needs no guess
     const int64_t drawn = std::ssize(answer.answer.tokens), left = answer.prompt.max_tokens - drawn,
                   most = std::min(options_.draft_tokens, left - 1);

@@ -57,6 +57,7 @@ struct Prompt {
   // Called once, before the first token of the answer, with as many of the likeliest tokens as top_logprobs says.
   // Empty: prompts are not scored. Of a prompt without visual rows.
   ScoreCallback on_scores = {};
+  size_t adapter = 0; // 0: the batch's model; else of BatchOptions::adapted, counted from 1
 };
 
 struct GeneratedAnswer {
@@ -88,6 +89,9 @@ struct BatchOptions {
   // without them.
   int64_t draft_tokens = 0;
   const model::Model* draft_model = nullptr;
+  // The model with adapters, each with others, for prompts that say so. They outlive the batch. A step is a pass of one
+  // of them: prompts of different adapters take turns.
+  std::vector<const model::Model*> adapted = {};
   bool captures = true; // passes as CUDA graphs
   // A prompt that needs more rows than there are, and for which memory does not suffice, ends with `lacks_memory`, and
   // others go on. Else the error is thrown.
@@ -163,6 +167,9 @@ class GenerationBatch {
   // Returns whether a prompt ended, for which there is no memory.
   bool reserve();
   void make_pages(int64_t pages, int64_t slots);
+  const model::Model& model_with(int64_t adapter) const {
+    return adapter == 0 ? model_ : *options_.adapted[static_cast<size_t>(adapter) - 1];
+  }
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
   // The outputs of a pass, in the order of its parts.
   DecodeGraphs::Output compute(const Scheduler::Pass& pass, const DeviceTokens& tokens);
@@ -202,7 +209,7 @@ class GenerationBatch {
   int64_t prompts_ = 0;
   Scheduler scheduler_;
   model::KvPages pages_;
-  DecodeGraphs graphs_;
+  std::deque<DecodeGraphs> graphs_; // of the model, and with each adapter
   TokenMasks masks_;
   std::optional<PassInFlight> in_flight_;
   std::unique_ptr<DraftModel> draft_model_;

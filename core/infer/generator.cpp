@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
 #include "model/size_class.h"
@@ -74,13 +75,40 @@ int64_t padded_frames(int64_t frames) {
 } // namespace
 
 Generator::Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry)
-    : ops_(registry, execution.operations()) {
+    : folder_(model), arena_(execution.answering_arena()), ops_(registry, execution.operations()) {
   const ModelDirectory directory = ModelDirectory::open(model);
   const auto& folder = directory.description().sole_part(Role::decoder).folder.path;
   ends_ = end_tokens(folder, directory.description().decoder().eos_token_id);
   calculator_ = Calculator::of_file(folder / "tokenizer.json");
-  model_ = load_model(directory, execution.answering_arena());
+  model_ = load_model(directory, arena_);
   if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
+}
+
+Generator::Adapted Generator::load_adapter(const std::filesystem::path& folder) {
+  if (!reader_) reader_.emplace(ModelDirectory::open(folder_));
+  const AttachedAdapter adapter = reader_->read(folder);
+  for (const std::string& module : adapter.idle)
+    log_warning("{}: the adapter of {} adds nothing, and is left out", folder.string(), module);
+  Adapted made;
+  made.model = load_attached(adapter, reader_->base(), *model_, arena_);
+  const auto size = static_cast<uint64_t>(c10::elementSize(arena_.dtype));
+  for (const auto& [name, view] : adapter.tensors) {
+    made.bytes += view.elements() * size;
+    for (const ModelPart& part : adapter.description.parts)
+      if (part.role() != Role::decoder && name.starts_with(part.name + ".")) made.changes_frames = true;
+  }
+  if (is_on_gpu() && made.changes_frames) made.frame_graphs = std::make_unique<FrameGraphs>(*made.model, ops_);
+  return made;
+}
+
+void Generator::use_adapter(const std::filesystem::path& folder) {
+  model_ = load_adapter(folder).model; // which keeps the memory of the weights that it has in common with the other one
+  if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
+}
+
+size_t Generator::add_adapter(const std::filesystem::path& folder) {
+  adapted_.push_back(load_adapter(folder));
+  return adapted_.size();
 }
 
 void Generator::use_draft_model(const std::filesystem::path& model, const Execution& execution) {
@@ -113,16 +141,18 @@ int64_t Generator::frames_at_once(std::span<const Sample> samples) const {
   return (ops_.options().device.is_cuda() ? encoder_bytes_on_gpu : encoder_bytes_on_cpu) / of_frame;
 }
 
-std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention) {
+std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::Tensor* attention, size_t encoder) {
+  const Model& model = encoder > 0 ? *adapted_[encoder - 1].model : *model_;
+  FrameGraphs* const graphs = (encoder > 0 ? adapted_[encoder - 1].frame_graphs : frame_graphs_).get();
   const auto shown = std::ranges::find_if(samples, has_frames);
   if (shown == samples.end()) return std::vector<at::Tensor>(samples.size());
-  const ops::ModelThreads threads(model_->parameters().element_count());
-  const FrameReader reader = model_->frame_reader(shown->frames);
-  if (frame_graphs_ && !attention && !reader.reads_bytes && have_single_frames(samples)) {
+  const ops::ModelThreads threads(model.parameters().element_count());
+  const FrameReader reader = model.frame_reader(shown->frames);
+  if (graphs && !attention && !reader.reads_bytes && have_single_frames(samples)) {
     std::vector<at::Tensor> frames;
     for (const Sample& sample : samples)
       if (has_frames(sample)) frames.push_back(sample.frames[0]);
-    return visual_by_sample(frame_graphs_->encode(frames), {samples.begin(), samples.end()}, reader.rows_per_frame);
+    return visual_by_sample(graphs->encode(frames), {samples.begin(), samples.end()}, reader.rows_per_frame);
   }
   std::vector<Sample> packed(samples.begin(), samples.end());
   for (Sample& sample : packed)
@@ -140,8 +170,8 @@ std::vector<at::Tensor> Generator::encode(std::span<const Sample> samples, at::T
   Capacity capacity = Capacity::of(packed, reader.rows_per_frame);
   capacity.longest_video = row_class(capacity.longest_video); // attention is prepared anew for each
   const Pack pack = make_pack(packed, capacity, reader, ops_.tensor_options());
-  const VisualTokens visual = model_->encode(no_grad, ops_, pack, config().connector->inference_mode(),
-                                             attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
+  const VisualTokens visual = model.encode(no_grad, ops_, pack, config().connector->inference_mode(),
+                                           attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
   if (attention) *attention = visual.attention;
   std::vector<at::Tensor> tokens = visual_by_sample(visual.tokens.data, packed, reader.rows_per_frame);
   tokens.resize(samples.size());
@@ -152,6 +182,8 @@ void Generator::prepare_frames(int64_t image_size) {
   if (!frame_graphs_ || config().connector->reads_bytes() || model_->encoder().reads_cells()) return;
   const c10::InferenceMode without_autograd;
   frame_graphs_->prepare(image_size, image_size);
+  for (const Adapted& adapted : adapted_)
+    if (adapted.frame_graphs) adapted.frame_graphs->prepare(image_size, image_size);
 }
 
 void Generator::answers(const std::vector<Sample>& samples, const GenerateOptions& options, const TakeAnswer& take,
@@ -203,10 +235,11 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
 GenerationBatch Generator::make_batch(const BatchOptions& options) {
   BatchOptions own = options;
   own.draft_model = draft_model_.get();
+  for (const Adapted& adapted : adapted_) own.adapted.push_back(adapted.model.get());
   return {*model_, ops_, ends_, own};
 }
 
-std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, at::Tensor* attention) {
+std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, at::Tensor* attention, size_t encoder) {
   std::vector<Prompt> prompts;
   for (const Sample& sample : samples) {
     const int64_t room = config().decoder.max_position_embeddings - require_room(sample);
@@ -216,7 +249,7 @@ std::vector<Prompt> Generator::encode_prompts(std::span<const Sample> samples, a
   const int64_t max_frames = attention ? std::numeric_limits<int64_t>::max() : frames_at_once(samples);
   for (size_t begin = 0; begin < samples.size();) {
     const auto rest = samples.subspan(begin);
-    for (const at::Tensor& visual : encode(rest.first(encoded_together(rest, max_frames)), attention))
+    for (const at::Tensor& visual : encode(rest.first(encoded_together(rest, max_frames)), attention, encoder))
       prompts[begin++].visual = visual;
   }
   return prompts;

@@ -3,11 +3,13 @@
 #include "infer/frame_graphs.h"
 #include "infer/generation_batch.h"
 #include "model/execution.h"
-#include "model/weights/model_directory.h"
+#include "model/weights/attached_adapter.h"
 #include "plugin/registry.h"
 
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +45,18 @@ class Generator {
   // have to mean the same. Throws Error for a directory that is no model.
   void use_draft_model(const std::filesystem::path& model, const model::Execution& execution);
 
+  // Adds adapters in a folder to the model, which answers with them from here on. Throws Error(data) for a folder that
+  // has none for this model.
+  void use_adapter(const std::filesystem::path& folder);
+  // The same for prompts that name them alone (Prompt::adapter), by the number that is returned: 1 for the first. All
+  // weights that the adapters leave as they are have the model's memory. To be called before make_batch().
+  size_t add_adapter(const std::filesystem::path& folder);
+  // What these take besides.
+  uint64_t adapter_bytes(size_t adapter) const { return adapted_.at(adapter - 1).bytes; }
+  size_t adapters() const { return adapted_.size(); }
+  // The frames of prompts with different adapters may be encoded together where this is the same.
+  size_t encoder_of(size_t adapter) const { return adapter > 0 && adapted_[adapter - 1].changes_frames ? adapter : 0; }
+
   // Throws Error(usage) where there are to be drafts and the models cannot take them back.
   void check_drafts(int64_t draft_tokens) const;
 
@@ -66,8 +80,9 @@ class Generator {
   // answer() does.
   GenerationBatch make_batch(const BatchOptions& options);
   // `attention`, if not null, receives the attention maps [frames, layers, heads, tokens of a frame], if there are
-  // frames.
-  std::vector<Prompt> encode_prompts(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
+  // frames. `encoder`: see encoder_of().
+  std::vector<Prompt> encode_prompts(std::span<const model::Sample> samples, at::Tensor* attention = nullptr,
+                                     size_t encoder = 0);
   // On a GPU, makes everything ready that single frames of so many pixels a side are encoded with.
   void prepare_frames(int64_t image_size);
   bool is_on_gpu() const { return ops_.options().device.is_cuda(); }
@@ -77,13 +92,27 @@ class Generator {
   // So many frames of these samples may be encoded together; a repeated one is encoded once.
   int64_t frames_at_once(std::span<const model::Sample> samples) const;
   // The visual tokens of each sample's frames, and on request the attention maps of all frames.
-  std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr);
+  std::vector<at::Tensor> encode(std::span<const model::Sample> samples, at::Tensor* attention = nullptr,
+                                 size_t encoder = 0);
 
+  // The model with adapters.
+  struct Adapted {
+    std::unique_ptr<model::Model> model;
+    std::unique_ptr<FrameGraphs> frame_graphs; // null: without a GPU, or where frames are encoded without adapters
+    bool changes_frames = false;
+    uint64_t bytes = 0;
+  };
+  Adapted load_adapter(const std::filesystem::path& folder);
+
+  std::filesystem::path folder_;
+  std::optional<AdapterReader> reader_; // of the model, since there was an adapter
+  model::ArenaOptions arena_;
   model::Operations ops_;
   std::vector<int64_t> ends_;
   std::unique_ptr<model::Model> model_, draft_model_; // the second may be null
   std::unique_ptr<const Calculator> calculator_;      // null: the tokenizer has no tokens for one
   std::unique_ptr<FrameGraphs> frame_graphs_;         // null: without a GPU
+  std::vector<Adapted> adapted_;
 };
 
 // The prompts of a batch file, each text being one. Throws Error(data) for a batch that makes no sense.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace fvlm::infer {
 
@@ -45,6 +46,7 @@ const std::string& Scheduler::key_of(Sequence& sequence, int64_t page) const {
     const int64_t begin = std::ssize(sequence.keys) * limits_.page_rows;
     const auto first = rows.begin() + begin;
     std::string content = sequence.keys.empty() ? std::string() : sequence.keys.back();
+    if (sequence.keys.empty() && sequence.prompt.adapter > 0) content = fmt::format("{}:", sequence.prompt.adapter);
     bool has_key = sequence.keys.empty() || !content.empty();
     int64_t visual = std::count(rows.begin(), first, visual_placeholder);
     // Rows that attend to some behind the page differ where those do.
@@ -160,11 +162,13 @@ void Scheduler::publish(Sequence& sequence, int64_t known) {
   }
 }
 
-// Lets the first prompt that waits run, if the pages that its rows need are there, and one more for each sequence that
+// Lets a prompt that waits run, if the pages that its rows need are there, and one more for each sequence that
 // runs, so that it is not preempted at once; and a slot where it has states.
-bool Scheduler::admit() {
-  Sequence& sequence = waiting_.front();
-  if (pages_of(sequence.prompt.max_rows) > pool_.total() || (has_states() && free_slots_.empty())) return false;
+bool Scheduler::admit(std::deque<Sequence>::iterator waiting, const Overtaken& overtaken) {
+  Sequence& sequence = *waiting;
+  if (pages_of(sequence.prompt.max_rows) > pool_.total() ||
+      (has_states() && std::ssize(free_slots_) <= overtaken.slots))
+    return false;
   const int64_t length = std::ssize(sequence.prompt.rows);
   const bool may_share = sequence.prompt.scored_rows == 0 && !has_states();
   // Its last row is computed in any case.
@@ -176,7 +180,7 @@ bool Scheduler::admit() {
     sequence.pages.push_back(*found);
   }
   const int64_t shared = std::ssize(sequence.pages), reserve = running_.empty() ? 0 : std::ssize(running_) + 1;
-  if (pages_of(length) - shared + reserve > pool_.available()) {
+  if (pages_of(length) - shared + reserve + overtaken.pages > pool_.available()) {
     give_back(sequence);
     return false;
   }
@@ -188,13 +192,40 @@ bool Scheduler::admit() {
   }
   if (!sequence.shared) shared_rows_ += sequence.shared.emplace(sequence.computed);
   running_.push_back(std::move(sequence));
-  waiting_.pop_front();
+  waiting_.erase(waiting);
   return true;
 }
 
+std::vector<int64_t> Scheduler::turns() const {
+  std::set<int64_t> adapters;
+  for (const Sequence& sequence : running_) adapters.insert(sequence.prompt.adapter);
+  for (const Sequence& sequence : waiting_) adapters.insert(sequence.prompt.adapter);
+  std::vector<int64_t> turns(adapters.begin(), adapters.end());
+  std::ranges::rotate(turns, std::ranges::upper_bound(turns, adapter_));
+  return turns;
+}
+
+int64_t Scheduler::turn() const {
+  const std::vector<int64_t> order = turns();
+  return order.empty() ? 0 : order.front();
+}
+
 Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes) {
-  const auto may_take = [&](const Sequence& sequence) { return !takes || takes(sequence.prompt.number); };
-  Pass pass{{}, model::PassRows(limits_.page_rows, has_states())};
+  Pass pass{0, {}, model::PassRows(limits_.page_rows, has_states())};
+  for (const int64_t adapter : turns()) {
+    pass = next_of(adapter, takes);
+    if (pass.parts.empty()) continue;
+    adapter_ = adapter;
+    break;
+  }
+  return pass;
+}
+
+Scheduler::Pass Scheduler::next_of(int64_t adapter, const std::function<bool(int64_t number)>& takes) {
+  const auto may_take = [&](const Sequence& sequence) {
+    return sequence.prompt.adapter == adapter && (!takes || takes(sequence.prompt.number));
+  };
+  Pass pass{adapter, {}, model::PassRows(limits_.page_rows, has_states())};
   const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
   const auto rows_of = [&](const Sequence& sequence) {
@@ -214,7 +245,17 @@ Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes
     scores -= pass.parts.back().scored;
   }
   const auto has_scores = [&](const Sequence& sequence) { return scores > 0 || sequence.unscored() == 0; };
-  while (budget > 0 && !waiting_.empty() && has_scores(waiting_.front()) && may_take(waiting_.front()) && admit()) {
+  Overtaken overtaken;
+  for (size_t i = 0; budget > 0 && i < waiting_.size();) {
+    const Sequence& first = waiting_[i];
+    if (first.prompt.adapter != adapter) {
+      if (pages_of(first.prompt.max_rows) > pool_.total()) break; // which needs new pages, that nothing may run for
+      overtaken.pages += pages_of(std::ssize(first.prompt.rows)) + 1;
+      ++overtaken.slots, ++i;
+      continue;
+    }
+    if (!has_scores(first) || !may_take(first) || !admit(waiting_.begin() + static_cast<std::ptrdiff_t>(i), overtaken))
+      break;
     const auto sequence = std::prev(running_.end());
     const int64_t count = rows_of(*sequence);
     if (!make_room(sequence, count))

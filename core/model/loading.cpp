@@ -58,15 +58,22 @@ at::Tensor in_file(const ops::Parameter& parameter, const at::Tensor& rows) {
   return at::empty_like(rows).index_copy_(0, parameter.rows_in_file.to(rows.device()), rows);
 }
 
-const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
-  const ModelDescription& description = directory.description();
+namespace {
+
+std::string name_in_directory(const ModelDescription& description, const std::string& name) {
   const std::string part = name.substr(0, name.find('.'));
   size_t decoder = 0;
   for (const ModelPart& each : description.parts)
     if ((each.role() == Role::encoder && part == "vision") ||
         (each.role() == Role::decoder && part == plan::decoder_name(decoder++)))
-      return directory.at(each.name + name.substr(part.size()));
-  return directory.at(description.sole_part(Role::connector).name + "." + name);
+      return each.name + name.substr(part.size());
+  return description.sole_part(Role::connector).name + "." + name;
+}
+
+} // namespace
+
+const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std::string& name) {
+  return directory.at(name_in_directory(directory.description(), name));
 }
 
 namespace {
@@ -159,6 +166,30 @@ std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOp
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ArenaOptions& options) {
   return load_model(ModelDirectory::open(folder), options);
+}
+
+std::unique_ptr<Model> load_attached(const AttachedAdapter& adapter, const ModelDirectory& directory,
+                                     const Model& model, const ArenaOptions& options) {
+  ModelConfig config = config_of(adapter.description);
+  config.connector = model.config().connector; // in the mode that was selected
+  const auto view_of = [&](const std::string& name) {
+    const auto found = adapter.tensors.find(name_in_directory(adapter.description, name));
+    return found == adapter.tensors.end() ? nullptr : &found->second;
+  };
+  ArenaOptions own = options;
+  own.shares_base_with = &model.parameters();
+  own.is_shared = [&](const ParameterSpec& spec) { return !view_of(spec.name); };
+  own.scheme_of = [&](const ParameterSpec& spec) {
+    return view_of(spec.name) ? nullptr : find_parameter(directory, spec.name).scheme;
+  };
+  auto made = std::make_unique<Model>(config, own);
+  for (ops::Parameter& parameter : made->parameters().all()) {
+    if (const TensorView* view = view_of(parameter.name))
+      parameter.value.copy_(in_memory(parameter, tensor_over(*view)));
+    else if (parameter.scheme.empty() && !parameter.value.is_alias_of(model.parameters().at(parameter.name).value))
+      parameter.value.copy_(model.parameters().at(parameter.name).value); // in a block of which some differ
+  }
+  return made;
 }
 
 ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options,

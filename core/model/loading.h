@@ -1,7 +1,7 @@
 // From the bytes of safetensors to tensors, and from a model directory to a model.
 #pragma once
 #include "model/model.h"
-#include "model/weights/model_directory.h"
+#include "model/weights/attached_adapter.h"
 
 #include <filesystem>
 #include <functional>
@@ -40,6 +40,10 @@ const fvlm::Parameter& find_parameter(const ModelDirectory& directory, const std
 // Into a model of the same parts: all, or those that are wanted. Throws Error(data) where they do not fit.
 using IsWanted = std::function<bool(const ops::Parameter& parameter)>;
 void load_weights(const ModelDirectory& directory, Model& model, const IsWanted& is_wanted = {});
+
+// The model with an adapter that was read beside it, in the memory of the model but for what differs.
+std::unique_ptr<Model> load_attached(const AttachedAdapter& adapter, const ModelDirectory& directory,
+                                     const Model& model, const ArenaOptions& options);
 
 // A quantized weight: codes and scales as a file has them, to what fvlm/quantizer.h lays out.
 void load_packed(const TensorView& codes, const TensorView& scale, const std::string& file, ops::Parameter& parameter);

@@ -42,6 +42,17 @@ ParameterSpec joined_spec(const ParameterBlock& block, int64_t room) {
 
 } // namespace
 
+namespace {
+
+// Whether the values of a block are those of the other model.
+bool is_shared(const ParameterBlock& block, const ArenaOptions& options) {
+  if (!options.shares_base_with) return false;
+  if (options.is_shared) return std::ranges::all_of(block, options.is_shared);
+  return options.shares_base_with->at(block.front().name).in_base;
+}
+
+} // namespace
+
 // There is a buffer for what trains, so that it lies together, and one for what does not, or two: one in bfloat16.
 struct Parameters::Place {
   int64_t begin;
@@ -60,7 +71,7 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       places.push_back({0, false, scheme});
       continue;
     }
-    if (const Parameters* base = options.shares_base_with; base && base->at(block.front().name).in_base) {
+    if (is_shared(block, options)) {
       places.push_back({0, false, nullptr, true});
       continue;
     }

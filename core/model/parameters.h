@@ -36,7 +36,10 @@ struct ArenaOptions {
   // all.
   std::function<int64_t(const ParameterSpec&)> rank_of = {};
   const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
-  const Parameters* shares_base_with = nullptr;   // same model: shares the values of its frozen weights below adapters
+  // Of another model of the same parts: shares the values of its frozen weights below adapters, or those that is_shared
+  // says.
+  const Parameters* shares_base_with = nullptr;
+  std::function<bool(const ParameterSpec&)> is_shared = {};
 };
 
 // Parameters that train and lie next to each other, whose gradients several ranks reduce in one operation.

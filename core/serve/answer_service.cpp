@@ -81,6 +81,7 @@ bool AnswerService::submit(std::vector<std::pair<ChatRequest, std::shared_ptr<An
     std::lock_guard lock(lock_);
     if (stops_ || counts_.waiting + counts_.answering + std::ssize(requests) > limits_.requests) return false;
     counts_.waiting += std::ssize(requests);
+    for (const auto& [request, listener] : requests) ++counts_.by_adapter[request.adapter];
   }
   for (auto& [request, listener] : requests)
     queue_.add(std::make_shared<AnswerJob>(AnswerJob{.request = std::move(request), .listener = std::move(listener)}));
@@ -119,15 +120,17 @@ void AnswerService::prepare() {
   begin_batch();
   const auto& decoder = generator_.config().decoder;
   if (!generator_.is_on_gpu()) {
-    batch_->add({.tokens = {0}});
+    for (size_t adapter = 0; adapter <= generator_.adapters(); ++adapter)
+      batch_->add({.tokens = {0}, .adapter = adapter});
     (void)batch_->finish();
     return;
   }
   int64_t token = 0; // another one for each prompt, or they would share rows
   const auto read_twice = [&](int64_t prompts, int64_t rows) {
-    for (int time = 0; time < 2; ++time) {
+    for (size_t time = 0; time < 2 * (1 + generator_.adapters()); ++time) {
       for (int64_t i = 0; i < prompts; ++i)
-        batch_->add({.tokens = std::vector<int64_t>(static_cast<size_t>(rows), token++ % decoder.vocab_size)});
+        batch_->add({.tokens = std::vector<int64_t>(static_cast<size_t>(rows), token++ % decoder.vocab_size),
+                     .adapter = time / 2});
       (void)batch_->finish();
     }
   };
@@ -194,9 +197,13 @@ std::vector<infer::Prompt> AnswerService::encode(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) samples.push_back(job->prompt.sample);
   at::Tensor maps;
   const bool shows_attention = jobs.size() == 1 && jobs[0]->request.attention;
-  std::vector<infer::Prompt> prompts = generator_.encode_prompts(samples, shows_attention ? &maps : nullptr);
+  std::vector<infer::Prompt> prompts = generator_.encode_prompts(samples, shows_attention ? &maps : nullptr,
+                                                                 generator_.encoder_of(jobs[0]->request.adapter));
   if (maps.defined()) delivery_.show_attention(jobs[0], maps.cpu());
-  for (size_t i = 0; i < jobs.size(); ++i) prompts[i].visual_keys = std::move(jobs[i]->prompt.frame_keys);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    prompts[i].visual_keys = std::move(jobs[i]->prompt.frame_keys);
+    prompts[i].adapter = jobs[i]->request.adapter;
+  }
   return prompts;
 }
 
@@ -207,9 +214,12 @@ void AnswerService::begin(std::vector<Job> jobs) {
     counts_.waiting -= std::ssize(jobs), counts_.answering += std::ssize(jobs);
   }
   std::deque<std::vector<Job>> groups; // which are encoded together; attention is shown of one request at a time
+  const auto encoder_of = [&](const Job& job) { return generator_.encoder_of(job->request.adapter); };
   for (Job& job : jobs) {
     job->begun = true;
-    if (groups.empty() || job->request.attention || groups.back()[0]->request.attention) groups.emplace_back();
+    if (groups.empty() || job->request.attention || groups.back()[0]->request.attention ||
+        encoder_of(job) != encoder_of(groups.back()[0]))
+      groups.emplace_back();
     groups.back().push_back(std::move(job));
   }
   for (; !groups.empty(); groups.pop_front()) try {

@@ -35,6 +35,7 @@ struct ServiceCounts {
   infer::SchedulerCounts cache;
   int64_t cache_bytes = 0;
   infer::GenerationBatch::DraftCounts drafts;
+  std::map<size_t, int64_t> by_adapter; // requests that were taken
   // What the model's thread does: waits for prompts, encodes their frames, and steps.
   double waiting_seconds = 0, encoding_seconds = 0;
   infer::GenerationBatch::StepTimes reading, decoding;

@@ -3,22 +3,26 @@
 #include "base/log.h"
 #include "base/task_thread.h"
 #include "base/terminal.h"
+#include "base/text.h"
 #include "serve/chat_page.h"
 #include "serve/response_json.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <mutex>
 #include <random>
+#include <string_view>
 #include <utility>
 
 namespace fvlm::serve {
 namespace {
 
 constexpr const char *json_type = "application/json", *tokenize_path = "/tokenize", *detokenize_path = "/detokenize";
+constexpr std::string_view models_path = "/v1/models/";
 // A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody
 // a token.
 constexpr size_t small_body = size_t{16} << 10, large_body = size_t{1} << 20;
@@ -27,8 +31,19 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string only_model(const ApiSettings& settings) {
-  return fmt::format("this server has the model '{}'", settings.model_name);
+std::string known_models(const ApiSettings& settings) {
+  const std::string model = fmt::format("this server has the model '{}'", settings.model_name);
+  return settings.adapters.empty() ? model : model + " with the adapters '" + join(settings.adapters, "', '") + "'";
+}
+
+// As Prometheus has the value of a label.
+std::string escaped_label(const std::string& text) {
+  std::string escaped;
+  for (const char letter : text) {
+    if (letter == '\\' || letter == '"') escaped += '\\';
+    escaped += letter == '\n' ? std::string("\\n") : std::string(1, letter);
+  }
+  return escaped;
 }
 
 std::optional<ApiForm> form_of(const std::string& path) {
@@ -241,11 +256,13 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   const bool takes_posts = form_of(path) || path == tokenize_path || path == detokenize_path;
   if (takes_posts && posts) return post(std::move(request), response);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
-  if (unescaped(path) == "/v1/models/" + settings_.model_name && gets)
-    return response->send(200, json_type, model().dump());
+  if (path.starts_with(models_path) && gets) {
+    const auto adapter = adapter_of(unescaped(path).substr(models_path.size()));
+    if (!adapter) return refuse(*response, 404, known_models(settings_), "not_found_error");
+    return response->send(200, json_type, model(*adapter).dump());
+  }
   if (path == "/version" && gets) return response->send(200, json_type, dumped({{"version", FVLM_VERSION}}));
   if (path == "/metrics" && gets) return response->send(200, "text/plain; version=0.0.4", metrics());
-  if (path.starts_with("/v1/models/") && gets) return refuse(*response, 404, only_model(settings_), "not_found_error");
   if (path.starts_with("/v1/responses/"))
     return refuse(*response, 404, "this server keeps no responses; send the whole conversation as input of a new one",
                   "not_found_error");
@@ -289,31 +306,42 @@ void ApiServer::read(const HttpRequest& request, const std::shared_ptr<HttpRespo
   }
 }
 
-// Sends why not where the server has another model.
-bool ApiServer::has_model(const std::string& name, HttpResponse& response) const {
-  if (name.empty() || name == settings_.model_name) return true;
-  response.send(404, json_type, error_json(only_model(settings_), "invalid_request_error", "model"));
-  return false;
+std::optional<size_t> ApiServer::adapter_of(const std::string& name) const {
+  if (name == settings_.model_name) return 0;
+  const auto found = std::ranges::find(settings_.adapters, name);
+  if (found == settings_.adapters.end()) return {};
+  return 1 + static_cast<size_t>(found - settings_.adapters.begin());
+}
+
+std::optional<size_t> ApiServer::requested_adapter(const ChatRequest& request, HttpResponse& response) const {
+  const auto adapter = request.model.empty() ? 0 : adapter_of(request.model);
+  if (!adapter) response.send(404, json_type, error_json(known_models(settings_), "invalid_request_error", "model"));
+  return adapter;
+}
+
+const std::string& ApiServer::name_of(size_t adapter) const {
+  return adapter == 0 ? settings_.model_name : settings_.adapters.at(adapter - 1);
 }
 
 void ApiServer::tokenize(const ChatRequest& request, HttpResponse& response) const {
-  if (!has_model(request.model, response)) return;
+  if (!requested_adapter(request, response)) return;
   const std::vector<int64_t> tokens = prompts_.write(request).sample.texts.at(0).tokens;
   response.send(200, json_type,
                 dumped({{"count", tokens.size()}, {"max_model_len", settings_.positions}, {"tokens", tokens}}));
 }
 
 void ApiServer::detokenize(const ChatRequest& request, HttpResponse& response) const {
-  if (!has_model(request.model, response)) return;
+  if (!requested_adapter(request, response)) return;
   response.send(200, json_type, dumped({{"prompt", prompts_.text_of(request.tokens, "tokens")}}));
 }
 
 void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response) {
   const ChatRequest& first = prompts.front();
-  if (!has_model(first.model, *response)) return;
+  const auto adapter = requested_adapter(first, *response);
+  if (!adapter) return;
   if (first.attention && !settings_.has_attention)
     throw Error(ErrorKind::usage, "attention: the connector of this model attends to nothing").at("attention");
-  for (ChatRequest& prompt : prompts) prompt.model = settings_.model_name;
+  for (ChatRequest& prompt : prompts) prompt.model = name_of(*adapter), prompt.adapter = *adapter;
   const std::string id = fmt::format("{}-{}", run_id_, requests_++);
   const auto answers = std::make_shared<Conversation>(prompts, documents_for(first, form, id), response);
   std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
@@ -327,15 +355,16 @@ void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std
   }
 }
 
-nlohmann::json ApiServer::model() const {
+nlohmann::json ApiServer::model(size_t adapter) const {
   using Json = nlohmann::json;
   const auto thinking = prompts_.thinking_switch(); // a variable of chat_template_kwargs
-  return {{"id", settings_.model_name},
+  return {{"id", name_of(adapter)},
           {"object", "model"},
           {"created", started_},
           {"owned_by", "fvlm-engine"},
-          {"max_model_len", settings_.positions}, // as vLLM has it
-          {"fvlm",                                // an extension: what a request may hold
+          {"max_model_len", settings_.positions}, // as vLLM has it, and the next
+          {"parent", adapter > 0 ? Json(settings_.model_name) : Json()},
+          {"fvlm", // an extension: what a request may hold
            {{"attention", settings_.has_attention},
             {"max_images", settings_.requests.most_images},
             {"max_tokens", settings_.requests.most_tokens},
@@ -346,7 +375,9 @@ nlohmann::json ApiServer::model() const {
 }
 
 std::string ApiServer::models() const {
-  return nlohmann::json{{"object", "list"}, {"data", nlohmann::json::array({model()})}}.dump();
+  nlohmann::json data = nlohmann::json::array();
+  for (size_t adapter = 0; adapter <= settings_.adapters.size(); ++adapter) data.push_back(model(adapter));
+  return nlohmann::json{{"object", "list"}, {"data", std::move(data)}}.dump();
 }
 
 std::string ApiServer::metrics() const {
@@ -360,6 +391,9 @@ std::string ApiServer::metrics() const {
   add("requests_answered_total", "counter", "Requests that were answered.", counts.answered);
   add("requests_failed_total", "counter", "Requests that failed.", counts.failed);
   add("requests_abandoned_total", "counter", "Requests whose clients left.", counts.abandoned);
+  text += "# HELP fvlm_requests_total Requests, by model.\n# TYPE fvlm_requests_total counter\n";
+  for (const auto& [adapter, taken] : counts.by_adapter)
+    text += fmt::format("fvlm_requests_total{{model=\"{}\"}} {}\n", escaped_label(name_of(adapter)), taken);
   add("prompt_tokens_total", "counter", "Rows of prompts, visual ones included.", counts.prompt_tokens);
   add("generated_tokens_total", "counter", "Tokens of answers.", counts.generated_tokens);
   add("cache_pages", "gauge", "Pages of the cache of keys and values.", counts.cache.pages);

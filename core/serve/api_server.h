@@ -8,15 +8,18 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace fvlm::serve {
 
 struct ApiSettings {
   std::string model_name;
-  std::string token; // that clients must present; empty: none
+  std::vector<std::string> adapters; // of the model, by the names that requests call them; see infer::Prompt
+  std::string token;                 // that clients must present; empty: none
   RequestLimits requests;
   int64_t usual_tokens = 512; // of an answer whose request sets no max_tokens
   bool has_attention = false; // whether the model can show where it looks
@@ -47,8 +50,12 @@ class ApiServer {
   void answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response);
   void tokenize(const ChatRequest& request, HttpResponse& response) const;
   void detokenize(const ChatRequest& request, HttpResponse& response) const;
-  bool has_model(const std::string& name, HttpResponse& response) const;
-  nlohmann::json model() const;
+  // The adapter of this name; 0: that of the model. Nothing for others.
+  std::optional<size_t> adapter_of(const std::string& name) const;
+  // The same for a request, which need not name any. Sends why not.
+  std::optional<size_t> requested_adapter(const ChatRequest& request, HttpResponse& response) const;
+  const std::string& name_of(size_t adapter) const;
+  nlohmann::json model(size_t adapter) const;
   std::string models() const;
   std::string metrics() const;
 

@@ -55,6 +55,7 @@ struct RequestVideo {
 
 struct ChatRequest {
   std::string model;
+  size_t adapter = 0;  // of the model (infer::Prompt)
   bool is_chat = true; // otherwise a text is continued, which is turns[0], or `tokens`
   std::vector<TokenId> tokens;
   bool echo = false;                 // the text that is continued opens the answer

@@ -94,8 +94,11 @@ inline void expect_likeliest_tokens(const ModelConfig& config) {
 
 // Prompts that begin alike arrive while others are answered or cancelled, in pages and passes of any size. Returns how
 // often rows were shared and pages given back.
-inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config) {
-  Tiny tiny(config, at::kFloat);
+inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config, bool has_adapters = false) {
+  Tiny tiny(config, at::kFloat), adapted(config, at::kFloat);
+  for (ops::Parameter& parameter : adapted.model.parameters().all()) // other weights of the same size
+    if (parameter.value.dim() > 1) parameter.value.copy_(parameter.value.flip({0}));
+  int64_t changed = 0;
   const bool carries_state = tiny.model.decoder().carries_state();
   SchedulerCounts all;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -108,12 +111,20 @@ inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config) {
       prompt.tokens.push_back(dice.upto(0, 52));
       prompts.push_back(prompt);
     }
-    const auto expected = one_by_one(tiny, prompts, {});
+    auto expected = one_by_one(tiny, prompts, {});
+    for (size_t i = 0; has_adapters && i < prompts.size(); ++i) {
+      if (dice.upto(0, 1) == 0) continue;
+      const auto other = one_by_one(adapted, {prompts[i]}, {}).front();
+      changed += other != expected[i];
+      expected[i] = other;
+      prompts[i].adapter = 1;
+    }
     const BatchOptions options{.cache_rows = dice.upto(1, 100),
                                .max_sequences = dice.upto(1, 4),
                                .page_rows = dice.upto(1, 16),
                                .prefill_rows = dice.upto(1, 40),
-                               .draft_tokens = carries_state ? 0 : dice.upto(0, 1) * 4};
+                               .draft_tokens = carries_state ? 0 : dice.upto(0, 1) * 4,
+                               .adapted = {&adapted.model}};
     std::optional<train::FakeRuntime> device; // where passes are launched ahead
     if (seed % 2 == 0) device.emplace();
     GenerationBatch batch(tiny.model, *tiny.operations, {}, options);
@@ -132,6 +143,7 @@ inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config) {
     all.shared_rows += counts.shared_rows, all.preemptions += counts.preemptions;
   }
   EXPECT_GT(all.preemptions, 0);
+  EXPECT_EQ(changed > 50, has_adapters);
   return all;
 }
 

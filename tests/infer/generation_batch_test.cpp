@@ -203,6 +203,11 @@ TEST(GenerationBatch, AnswersDoNotDependOnPagesPassesAndSharedPrefixes) {
   EXPECT_GT(expect_answers_in_any_pages(tiny_config()).shared_rows, 300);
 }
 
+TEST(GenerationBatch, PromptsWithAdaptersHaveTheAnswersOfEachAlone) {
+  EXPECT_GT(expect_answers_in_any_pages(tiny_config(), true).shared_rows, 100);
+  EXPECT_EQ(expect_answers_in_any_pages(recurrent_config(), true).shared_rows, 0);
+}
+
 TEST(GenerationBatch, AnswersOfConvolutionsDoNotDependOnPagesPassesAndSharedPrefixes) {
   EXPECT_GT(expect_answers_in_any_pages(convolving_config()).shared_rows, 300);
 }

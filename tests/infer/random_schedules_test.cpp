@@ -35,7 +35,8 @@ struct Request {
 
   std::vector<uint64_t> digests() const {
     std::vector<uint64_t> all;
-    for (const uint64_t content : contents) all.push_back(digest(all.empty() ? start : all.back(), content));
+    const uint64_t begin = start + static_cast<uint64_t>(prompt.adapter);
+    for (const uint64_t content : contents) all.push_back(digest(all.empty() ? begin : all.back(), content));
     for (const int64_t token : answer) all.push_back(digest(all.back(), static_cast<uint64_t>(token)));
     return all;
   }
@@ -54,8 +55,8 @@ std::vector<int64_t> answer_alone(Request request) {
 
 class Schedule {
  public:
-  explicit Schedule(uint64_t seed, bool has_states = false)
-      : dice_(seed), limits_{upto(1, 5), upto(1, 12), 0, upto(1, 6)}, scheduler_(limits_) {
+  explicit Schedule(uint64_t seed, bool has_states = false, int64_t adapters = 0)
+      : adapters_(adapters), dice_(seed), limits_{upto(1, 5), upto(1, 12), 0, upto(1, 6)}, scheduler_(limits_) {
     const int64_t pages = upto((most_rows + limits_.page_rows - 1) / limits_.page_rows, 60 / limits_.page_rows);
     if (has_states) states_.resize(static_cast<size_t>(1 + upto(1, 4)));
     scheduler_.resize(pages, std::max<int64_t>(0, std::ssize(states_) - 1));
@@ -113,6 +114,7 @@ class Schedule {
     const int64_t visual = std::count(rows.begin(), rows.end(), visual_placeholder);
     if (visual == 0) request.prompt.visual_keys.clear();
     request.max_tokens = upto(1, std::min<int64_t>(12, most_rows - std::ssize(rows)));
+    if (adapters_ > 0) request.prompt.adapter = upto(0, adapters_);
     request.prompt.number = number_++;
     request.prompt.scored_rows = upto(0, 2) == 0 ? std::ssize(rows) - 1 : 0;
     request.prompt.max_rows = std::ssize(rows) + request.max_tokens;
@@ -166,7 +168,9 @@ class Schedule {
     size_t row = 0;
     std::set<int32_t> written;
     for (size_t part = 0; part < pass.parts.size(); ++part) { // all rows are written before any is read
-      auto digests = open_.at(pass.parts[part].number).digests();
+      const Request& request = open_.at(pass.parts[part].number);
+      EXPECT_EQ(request.prompt.adapter, pass.adapter);
+      auto digests = request.digests();
       const auto& drafts = pass.parts[part].drafts;
       for (const int64_t draft : drafts) digests.push_back(digest(digests.back(), static_cast<uint64_t>(draft)));
       for (int64_t i = 0; i < pass.parts[part].count + std::ssize(drafts); ++i, ++row) {
@@ -266,6 +270,7 @@ class Schedule {
       ASSERT_EQ(pool.references(page), held.contains(page) ? held[page] : 0) << "page " << page;
   }
 
+  int64_t adapters_; // besides the model without any
   std::mt19937_64 dice_;
   SchedulerLimits limits_;
   Scheduler scheduler_;
@@ -299,6 +304,23 @@ TEST(Scheduler, NoScheduleLosesAPageOrChangesAnAnswer) {
   EXPECT_GT(shared, 10000);
   EXPECT_GT(accepted, 10000);
   EXPECT_GT(scored, 50000);
+}
+
+TEST(Scheduler, NoScheduleSharesPagesOfOneAdapterWithAnother) {
+  int64_t finished = 0, preemptions = 0, shared = 0, full = 0;
+  for (uint64_t seed = 1; seed <= 5000; ++seed) {
+    const bool has_states = seed % 4 == 0;
+    Schedule schedule(seed, has_states, 2);
+    ASSERT_NO_FATAL_FAILURE(schedule.run()) << "schedule " << seed;
+    ASSERT_EQ(schedule.wrong, 0) << "rows of another sequence or adapter; schedule " << seed;
+    ASSERT_FALSE(testing::Test::HasFailure()) << "schedule " << seed;
+    finished += schedule.finished, full += schedule.full;
+    preemptions += schedule.counts().preemptions, shared += schedule.counts().shared_rows;
+  }
+  EXPECT_GT(finished, 10000);
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(shared, 1000);
+  EXPECT_GT(full, 100);
 }
 
 // Each state is that of its sequence's rows, each of them once and in order.

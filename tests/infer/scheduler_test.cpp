@@ -83,6 +83,56 @@ TEST(Scheduler, PromptsThatBeginAlikeShareFullPagesInOnePass) {
   EXPECT_EQ(scheduler.counts().pages - scheduler.counts().free_pages, 3 + 3);
 }
 
+std::vector<int64_t> numbers_of(const Scheduler::Pass& pass) {
+  std::vector<int64_t> numbers;
+  for (const Scheduler::Part& part : pass.parts) numbers.push_back(part.number);
+  return numbers;
+}
+
+TEST(Scheduler, AdaptersTakeTurnsAndShareNoPages) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
+  scheduler.resize(64);
+  for (int64_t i = 0; i < 6; ++i) {
+    scheduler.add(prompt(i, rows_of(14), 5));
+    scheduler.add([&] {
+      Scheduler::Prompt made = prompt(10 + i, rows_of(14), 5);
+      made.adapter = 1 + i % 2;
+      return made;
+    }());
+  }
+  std::vector<std::vector<int64_t>> passes;
+  for (int64_t step = 0; step < 6; ++step) {
+    const auto pass = scheduler.next();
+    EXPECT_EQ(pass.adapter, step % 3);
+    passes.push_back(numbers_of(pass));
+    for (const auto& part : pass.parts) scheduler.append(part.number, 7);
+  }
+  EXPECT_EQ(passes[0], (std::vector<int64_t>{0, 1, 2, 3, 4, 5})) << "past prompts of others that came before";
+  EXPECT_EQ(passes[1], (std::vector<int64_t>{10, 12, 14}));
+  EXPECT_EQ(passes[2], (std::vector<int64_t>{11, 13, 15}));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(passes[i + 3], passes[i]);
+  EXPECT_EQ(scheduler.counts().shared_rows, 12 * (2 + 2 + 5)) << "of the first one of each adapter";
+}
+
+// Only where the pages suffice for both, so that none waits for ever.
+TEST(Scheduler, APromptThatWaitsForPagesIsNotOvertakenByOtherAdapters) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
+  scheduler.resize(20);
+  scheduler.add(prompt(0, rows_of(16), 4));
+  EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{0});
+  scheduler.append(0, 7);
+  Scheduler::Prompt large = prompt(1, rows_of(60, 100), 4);
+  large.adapter = 1;
+  scheduler.add(large);                         // needs 15 pages, and one more for each that runs
+  scheduler.add(prompt(2, rows_of(8, 200), 4)); // has room alone
+  EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{0});
+  scheduler.append(0, 7);
+  scheduler.remove(0);
+  EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{1});
+  scheduler.append(1, 7);
+  EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{2});
+}
+
 // Those of a prompt that is read in both directions, also its last one by itself; rows of the answer have windows.
 TEST(Scheduler, RowsOfAWholePromptHaveNoWindow) {
   Scheduler scheduler({.page_rows = 2, .prefill_rows = 3});

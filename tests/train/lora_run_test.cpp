@@ -4,6 +4,7 @@
 #include "model/loading.h"
 #include "model/merge.h"
 #include "model/weights/adapter_transfer.h"
+#include "model/weights/attached_adapter.h"
 #include "quantize/quantize_model.h"
 #include "small_run.h"
 #include "train/initial_model.h"
@@ -199,6 +200,38 @@ TEST_F(LoraRun, AReferenceSharesTheBase) {
   }
   EXPECT_GT(shared, 10);
   EXPECT_GT(own, 10);
+}
+
+// What one model and its adapters take when they are served together.
+TEST_F(LoraRun, AttachedAdaptersShareAllThatTheyLeaveAsItIs) {
+  run("frozen", {"stages.align.freeze=vision,connector"}, {.stage = "align"});
+  run("trained", {"stages.align.freeze=vision"}, {.stage = "align"});
+  const c10::InferenceMode without_autograd;
+  AdapterReader reader(ModelDirectory::open(base_));
+  const model::ArenaOptions options{.trains = [](const model::ParameterSpec&) { return false; }};
+  const auto base = model::load_model(reader.base(), options);
+  for (const std::string name : {"frozen", "trained"}) {
+    SCOPED_TRACE(name);
+    const auto directory = ModelDirectory::open(last(name, "align"));
+    const auto made = model::load_attached(reader.read(folder(name)), reader.base(), *base, options);
+    int shared = 0, own = 0;
+    for (const ops::Parameter& parameter : made->parameters().all()) {
+      const bool is_own =
+          model::is_of_adapter(parameter.name) ||
+          (name == "trained" && !parameter.name.starts_with("decoder.") && !parameter.name.starts_with("vision."));
+      (is_own ? own : shared) += 1;
+      if (!model::is_of_adapter(parameter.name)) {
+        EXPECT_EQ(parameter.value.data_ptr() != base->parameters().at(parameter.name).value.data_ptr(), is_own)
+            << parameter.name;
+      }
+      if (is_own || !parameter.name.starts_with("decoder.")) { // the directory has no others
+        EXPECT_TRUE(parameter.value.equal(model::tensor_over(*model::find_parameter(directory, parameter.name).view)))
+            << parameter.name;
+      }
+    }
+    EXPECT_GT(shared, 10);
+    EXPECT_GT(own, 11);
+  }
 }
 
 TEST_F(LoraRun, PlanCountsAdaptersAndTheirMemory) {

@@ -5,115 +5,31 @@
 #include "base/file.h"
 #include "base/new_file.h"
 #include "base/text.h"
-#include "model/weights/model_directory.h"
-#include "model/weights/whole_adapter.h"
+#include "model/weights/attached_adapter.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <map>
 
 namespace fvlm {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-ModelPart& adaptable_part(ModelDescription& description, const std::string& name, const fs::path& where) {
-  std::vector<std::string> names;
-  for (ModelPart& part : description.parts) {
-    if (part.role() == Role::connector) continue;
-    if (part.name == name) return part;
-    names.push_back(part.name);
-  }
-  throw Error(ErrorKind::usage, "the model has no part '{}' that can have an adapter", name)
-      .at(where.string())
-      .advise("--part names one of " + join(names, ", "));
-}
-
-// A model directory with an adapter, as it is put together.
-class Import {
- public:
-  explicit Import(const fs::path& base) : base_(ModelDirectory::open(base)), description_(base_.description()) {
-    base_.require_no_adapters("lora import");
-    for (const Parameter& parameter : base_.parameters())
-      for (const auto& [name, view] : stored_tensors(parameter)) views_[name] = *view;
-  }
-
-  const ModelDirectory& base() const { return base_; }
-  ModelDescription& description() { return description_; }
-
-  void put_adapter(ModelPart& part, PartAdapter adapter) {
-    part.adapter = std::move(adapter);
-    part.adapter->base = {fs::weakly_canonical(part.folder.path).string(), base_checksum(*part.folder.weights)};
-    for (const TensorView& view : part.adapter->weights->tensors()) views_[part.name + "." + view.name] = view;
-  }
-
-  // Replaces a parameter that was trained whole. `in_folder`: its name in the adapter.
-  void put(const std::string& name, const TensorView& view, const fs::path& file) {
-    const Parameter& parameter = base_.at(name);
-    if (parameter.scheme || parameter.spec->shape != view.shape)
-      throw Error(ErrorKind::data, "the adapter has {} whole with the shape {}, and the model has it {}", shown(name),
-                  shape_text(view.shape),
-                  parameter.scheme ? "quantized" : "with the shape " + shape_text(parameter.spec->shape))
-          .at(file.string())
-          .advise("name the base that it was trained on");
-    views_[name] = view;
-  }
-
-  void keep(MergedWeight weight) {
-    const MergedWeight& kept = merged_.emplace_back(std::move(weight));
-    views_[kept.name] = kept.view();
-  }
-
-  void write(const fs::path& out) {
-    ModelDirectoryWriter writer(
-        out, description_, [&](const std::string& name) { return views_.at(name).dtype; }, base_.schemes());
-    for (const TensorInfo& tensor : writer.order()) writer.append(views_.at(tensor.name).data);
-    writer.commit();
-  }
-
- private:
-  ModelDirectory base_;
-  ModelDescription description_;
-  std::map<std::string, TensorView> views_; // by name in the model directory
-  std::deque<MergedWeight> merged_;         // which views are of
-};
-
-void import_part(Import& import, ModelPart& part, const PeftFolder& source, std::vector<PeftTensor> tensors) {
-  const auto is_lora = [](const PeftTensor& each) { return each.view.name.find(".lora_") != std::string::npos; };
-  if (part.role() == Role::connector) {
-    for (MergedWeight& weight : merged_weights(source, tensors, import.base(), part.name))
-      import.keep(std::move(weight));
-  } else if (std::ranges::any_of(tensors, is_lora)) {
-    return import.put_adapter(part, adapter_of(source, std::move(tensors), import.base().description().layout(part)));
-  }
-  for (const PeftTensor& each : tensors)
-    if (!is_lora(each)) import.put(part.name + "." + each.view.name, each.view, source.file.path());
-}
-
-} // namespace
-
 std::vector<std::string> import_adapter(const AdapterImport& request) {
-  Import import(request.base);
-  if (request.part) {
-    ModelPart& part = adaptable_part(import.description(), *request.part, request.base);
-    import.put_adapter(part, read_adapter(request.peft, import.base().description().layout(part)));
-    import.write(request.out);
-    return {};
-  }
-  const PeftFolder source = PeftFolder::open(request.peft);
-  WholeAdapter whole = divide(source, import.base());
-  if (whole.parts.empty())
-    throw Error(ErrorKind::data, "the adapter has no tensors for this model")
-        .at(source.file.path().string())
-        .advise("name the base that it was trained on");
-  for (ModelPart& part : import.description().parts)
-    if (const auto found = whole.parts.find(part.name); found != whole.parts.end())
-      import_part(import, part, source, std::move(found->second));
-  import.write(request.out);
-  return std::move(whole.idle);
+  const AdapterReader reader(ModelDirectory::open(request.base));
+  AttachedAdapter adapter = reader.read_peft(request.peft, request.part);
+  std::map<std::string, TensorView> views;
+  for (const Parameter& parameter : reader.base().parameters())
+    for (const auto& [name, view] : stored_tensors(parameter)) views[name] = *view;
+  for (const auto& [name, view] : adapter.tensors) views[name] = view;
+  adapter.description.seal_bases();
+  ModelDirectoryWriter writer(
+      request.out, adapter.description, [&](const std::string& name) { return views.at(name).dtype; },
+      reader.base().schemes());
+  for (const TensorInfo& tensor : writer.order()) writer.append(views.at(tensor.name).data);
+  writer.commit();
+  return std::move(adapter.idle);
 }
 
 namespace {
