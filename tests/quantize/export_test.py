@@ -36,9 +36,9 @@ def setUpModule():
         run(engine, "export", root / scheme, "--huggingface", "--out", root / f"{scheme}-hf")
 
 
-def traced(model, name="trace", tokens=TOKENS):
+def traced(model, name="trace", tokens=TOKENS, dtype="fp32"):
     write_batch(root / "batch.safetensors", tokens, frames)
-    run(engine, "trace", root / model, "--batch", root / "batch.safetensors", "--out", root / f"{name}.safetensors")
+    run(engine, "trace", root / model, "--batch", root / "batch.safetensors", "--dtype", dtype, "--out", root / f"{name}.safetensors")
     return load_file(root / f"{name}.safetensors")
 
 
@@ -151,7 +151,9 @@ class Exported(unittest.TestCase):
         right = right[torch.tensor(TOKENS) != IMAGE]
         mine, weights_alone = traced("w8a8")["logits"], traced("int8")["logits"]
         self.assertGreater(relative(mine, weights_alone), 1e-2, "no activations are rounded")
-        self.assertLess(relative(mine, right), 1e-5)
+        # A number halfway between two codes goes to either with sums of float32 in another order, which processors decide.
+        self.assertLess(relative(traced("w8a8", dtype="fp64")["logits"].double(), right), 1e-5)
+        self.assertLess(relative(mine, right), 0.05)
         run(engine, "import", "--model", root / "w8a8-hf", "--out", root / "w8a8-again")
         self.assertTrue(torch.equal(traced("w8a8-again")["logits"], mine))
         for part in ("vision", "decoder"):
