@@ -241,11 +241,11 @@ TEST_F(RolloutRun, FunctionsGetEveryMeasure) {
   learn_from(
       "fvlm.grpo { answers = 2, max_new_tokens = 8, reward = function(answer) return answer.exact_match + answer.f1 + "
       "answer.anls + answer.rouge_l + answer.character_accuracy + answer.vqa_accuracy + answer.relaxed_accuracy + "
-      "answer.contains end }",
+      "answer.contains + answer.iou + answer.box_accuracy end }",
       "samples = 8");
   run("measures", {}, {.max_steps = 1});
   change_recipe("return answer.exact_match", "local count = 0 for key in pairs(answer) do count = count + 1 end "
-                                             "assert(count == 15) return answer.exact_match");
+                                             "assert(count == 17) return answer.exact_match");
   run("all", {}, {.max_steps = 1});
   change_recipe("answer.anls", "answer.anlz");
   EXPECT_THAT(mistake([&] { run("missing", {}, {.max_steps = 1}); }), HasSubstr("anlz"));
