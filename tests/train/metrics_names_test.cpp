@@ -88,8 +88,16 @@ class MetricsNames : public SmallRun {
                        samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } },
                      fvlm.evaluation "answers" { data = mix { { data .. "/heldout/questions/*.tar", fields = { answers = "choices" } } },
                        samples = 4, measure = "answer" },
+                     fvlm.evaluation "boxes" { data = mix { { text = data .. "/../boxes.jsonl" } }, samples = 1, measure = "iou" },
+                     fvlm.evaluation "yes_or_no" { data = mix { { text = data .. "/../yes.jsonl" } }, samples = 2, measure = "answer" },
                      fvlm.evaluation "documents" { data = fvlm.mix { { text = data .. "/text/*.tar" }, documents = "joined", max_text_tokens = 16 },
                        samples = 16, measure = "bits_per_byte" } },)");
+    write_file_atomic(folder("yes.jsonl"), R"({"user": "Is it?", "assistant": "Yes."})"
+                                           "\n"
+                                           R"({"user": "Is it?", "assistant": "No."})"
+                                           "\n");
+    write_file_atomic(folder("boxes.jsonl"), R"({"user": "Where is it?", "assistant": "[1, 2, 3, 4]"})"
+                                             "\n");
     run("whole", {}, {.replicas = ThreadReplicas::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
     run("taught",
