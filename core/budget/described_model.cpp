@@ -112,10 +112,6 @@ void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
   }
 }
 
-} // namespace
-
-namespace {
-
 // Rank and alpha of each module with an adapter of one fvlm.lora.
 class AdapterSizes {
  public:

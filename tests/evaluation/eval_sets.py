@@ -98,3 +98,14 @@ def results(*options):
     done = run("--json", *options)
     assert done.returncode == 0, done.stderr
     return {(one["set"], one["mode"]): one for one in json.loads(done.stdout)["results"]}
+
+
+def train_mlp():
+    """A run `mlp` whose connector puts rows in their places in the text, and has no modes of fVLM's."""
+    (folder / "mlp.lua").write_text("""local fvlm = require "fvlm"
+return fvlm.recipe { name = "mlp", precision = "fp32",
+  model = fvlm.model { vision = "gqa/vision", decoder = "gqa/decoder", image_size = 28, connector = fvlm.mlp {} },
+  fvlm.stage "learn" { data = fvlm.mix { { "pairs.tar", fields = { assistant = "chosen_assistant" } }, max_frames = 4, max_text_tokens = 64 },
+                       objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 3, batch = 3 } }
+""")
+    subprocess.run([engine, "train", "mlp.lua", "--run-dir", "mlp", "--device", "cpu"], cwd=folder, check=True, capture_output=True)

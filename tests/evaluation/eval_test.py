@@ -4,10 +4,9 @@ rewards, entropies.
 usage: eval_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
 import shutil
-import subprocess
 import unittest
 
-from eval_sets import MODES, PAIRS, QUESTIONS, RECIPE, SIDE, engine, folder, make_sets, normalised, pixels, results, run, torch
+from eval_sets import MODES, PAIRS, QUESTIONS, RECIPE, SIDE, engine, folder, make_sets, normalised, pixels, results, run, torch, train_mlp
 from against_oracle import tokenizers
 from fvlm_oracle import Fvlm, label_losses, preference
 
@@ -133,13 +132,7 @@ class Eval(unittest.TestCase):
         self.assertEqual(set(found), {("questions", "coarse_only")})
 
     def test_a_model_is_not_evaluated_in_modes_that_it_does_not_have(self):
-        (folder / "mlp.lua").write_text("""local fvlm = require "fvlm"
-return fvlm.recipe { name = "mlp", precision = "fp32",
-  model = fvlm.model { vision = "gqa/vision", decoder = "gqa/decoder", image_size = 28, connector = fvlm.mlp {} },
-  fvlm.stage "learn" { data = fvlm.mix { { "pairs.tar", fields = { assistant = "chosen_assistant" } }, max_frames = 4, max_text_tokens = 64 },
-                       objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 3, batch = 3 } }
-""")
-        subprocess.run([engine, "train", "mlp.lua", "--run-dir", "mlp", "--device", "cpu"], cwd=folder, check=True, capture_output=True)
+        train_mlp()
         done = run("--stage", "instruct", model="mlp")
         self.assertEqual(done.returncode, 4, done.stdout)
         self.assertIn("the mode coarse_fine, which the model's connector, mlp, does not have", done.stderr)

@@ -7,7 +7,7 @@ import json
 import subprocess
 import unittest
 
-from eval_sets import QUESTIONS, engine, folder, make_sets, pixels, png, results
+from eval_sets import QUESTIONS, engine, folder, make_sets, pixels, png, results, train_mlp
 
 
 def setUpModule():
@@ -224,13 +224,7 @@ class Benchmarks(unittest.TestCase):
 
     def test_images_stand_where_the_text_names_them(self):
         """With a connector that puts rows in their places in the text."""
-        (folder / "mlp.lua").write_text("""local fvlm = require "fvlm"
-return fvlm.recipe { name = "mlp", precision = "fp32",
-  model = fvlm.model { vision = "gqa/vision", decoder = "gqa/decoder", image_size = 28, connector = fvlm.mlp {} },
-  fvlm.stage "learn" { data = fvlm.mix { { "pairs.tar", fields = { assistant = "chosen_assistant" } }, max_frames = 4, max_text_tokens = 64 },
-                       objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 3, batch = 3 } }
-""")
-        subprocess.run([engine, "train", "mlp.lua", "--run-dir", "mlp", "--device", "cpu"], cwd=folder, check=True, capture_output=True)
+        train_mlp()
         first, second = (base64.b64encode(self.listed(i)[3]).decode() for i in (0, 1))
         row = {"A": "yes", "B": "no", "answer": "A"}
         rows = [row | {"question": "Is <image 1> like <image 2>?", "image_1": first, "image_2": second},

@@ -19,7 +19,7 @@ uint64_t usual_limit() {
 PageCache::PageCache() : limit_(usual_limit()) {}
 
 PageCache& PageCache::of_process() {
-  static PageCache cache;
+  static PageCache& cache = *new PageCache; // never destroyed: files may be closed at the end of the process
   return cache;
 }
 

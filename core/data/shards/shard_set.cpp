@@ -64,7 +64,7 @@ class OpenShards {
   using Key = std::pair<const ShardSet*, int64_t>; // and the number in it
 
   static OpenShards& all() {
-    static OpenShards shards;
+    static OpenShards& shards = *new OpenShards; // never destroyed: sets may be closed at the end of the process
     return shards;
   }
 
@@ -124,8 +124,7 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
     throw Error(ErrorKind::data, "no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage())
         .at(patterns.empty() ? "" : patterns.front())
         .advise("a shard is a tar or folder of files such as 000012.jpg and 000012.json, or a .jsonl, .json, .tsv or "
-                ".parquet "
-                "of samples");
+                ".parquet of samples");
 }
 
 ShardSet::~ShardSet() {
