@@ -3,7 +3,7 @@ engine and for transformers, and what each such model has to do."""
 import json
 
 from byte_tokenizer import tokenizer
-from with_transformers import changed_copy, draw, engine, folder as root, run
+from with_transformers import assert_near, changed_copy, draw, engine, folder as root, run, with_float64
 
 import torch
 import torch.nn.functional as F
@@ -122,26 +122,27 @@ class CellFolders:
                     self.assertIn(word, said)
                 self.assertFalse((root / "refused").exists())
 
+    def expected_of(self, model):
+        """Loss, logits and every gradient, by our names, that transformers computes of the batch in the model's type of numbers."""
+        model.zero_grad()
+        texts = self.texts()
+        logits = [model(**{key: value.to(model.dtype) if value.is_floating_point() else value for key, value in given.items()}).logits[0]
+                  for given in self.inputs(model.config)]
+        loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                          for row, text, mask in zip(logits, texts, self.masks())]).mean()
+        loss.backward()
+        return {"grad." + self.own_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None} | {
+            "loss": loss.detach(),
+            "logits": torch.cat([row[[token != IMAGE for token in text]] for row, text in zip(logits, texts)]).detach()}
+
     def test_logits_loss_and_every_gradient(self):
         for name, model in self.models.items():
             with self.subTest(name):
                 run(engine, "trace", root / f"{name}.model", "--batch", self.batch_for(model.config), "--grads", "--out", root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")
-                model.zero_grad()
-                texts = self.texts()
-                logits = [model(**given).logits[0] for given in self.inputs(model.config)]
-                loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
-                                  for row, text, mask in zip(logits, texts, self.masks())]).mean()
-                loss.backward()
-                expected = {"grad." + self.own_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
-                floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-                expected |= {"loss": loss.detach(), "logits": torch.cat([row[[token != IMAGE for token in text]]
-                                                                         for row, text in zip(logits, texts)]).detach()}
+                expected, exact = with_float64(self.expected_of, model)
                 self.assertEqual({key for key in ours if key.startswith("grad.")}, {key for key in expected if key.startswith("grad.")})
-                for key, right in expected.items():
-                    scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
-                    off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-                    self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+                assert_near(ours, expected, exact, name)
 
     def test_generates_the_same_tokens(self):
         for name, model in self.models.items():

@@ -9,7 +9,7 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from cell_folders import edit
-from with_transformers import changed_copy, draw, engine, folder as root, run
+from with_transformers import assert_near, changed_copy, draw, engine, folder as root, run, with_float64
 
 import torch
 import torch.nn.functional as F
@@ -70,11 +70,6 @@ PICTURES = {
     "videos": [[(2, 2, 4)], [(2, 3, 0), (3, 1, 2), (1, 2, 5)], [], [(3, 3, 1), (2, 1, 0)]],
 }
 SECONDS = 0.6  # of a step of time
-
-
-def tolerance(name):
-    """Gradients through a delta rule: transformers' own float32 is up to 3e-5 from what it computes in float64."""
-    return 3e-5 if name.startswith("qwen3_5") else 1e-5
 
 
 def labels_steps(model):
@@ -198,6 +193,20 @@ def setUpModule():
     models = {name: make(name) for name in MODELS}
 
 
+def expected_of(model, batch):
+    """Loss, logits and every gradient, by our names, that transformers computes of the batch in the model's type of numbers."""
+    model.zero_grad()
+    logits = [model(**{key: value.to(model.dtype) if key.startswith("pixel_values") else value for key, value in given.items()}).logits[0]
+              for given in inputs(model, batch)]
+    read = texts(model, batch)
+    loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                      for row, text, mask in zip(logits, read, masks(model, batch))]).mean()
+    loss.backward()
+    return {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None} | {
+        "loss": loss.detach(),
+        "logits": torch.cat([row[[token not in (IMAGE, VIDEO) for token in text]] for row, text in zip(logits, read)]).detach()}
+
+
 class QwenVl(unittest.TestCase):
     def test_logits_loss_and_every_gradient(self):
         for (name, model), batch in itertools.product(models.items(), PICTURES):
@@ -205,21 +214,9 @@ class QwenVl(unittest.TestCase):
                 run(engine, "trace", root / f"{name}.model", "--batch", batch_for(model, batch), "--grads", "--out",
                     root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")
-                model.zero_grad()
-                logits = [model(**given).logits[0] for given in inputs(model, batch)]
-                read = texts(model, batch)
-                loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
-                                  for row, text, mask in zip(logits, read, masks(model, batch))]).mean()
-                loss.backward()
-                expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
-                floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-                expected |= {"loss": loss.detach(), "logits": torch.cat([row[[token not in (IMAGE, VIDEO) for token in text]]
-                                                                         for row, text in zip(logits, read)]).detach()}
+                expected, exact = with_float64(lambda model: expected_of(model, batch), model)
                 self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
-                for key, right in expected.items():
-                    scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
-                    off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-                    self.assertLessEqual(off, tolerance(name), f"{name}, {batch}: {key}")
+                assert_near(ours, expected, exact, f"{name}, {batch}")
 
     def test_generates_the_same_tokens(self):
         for (name, model), batch in itertools.product(models.items(), PICTURES):

@@ -7,7 +7,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from with_transformers import engine, folder as root, run
+from with_transformers import assert_near, engine, folder as root, run, with_float64
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -42,63 +42,73 @@ def saved(model, **changes):
     return folder
 
 
+def last_hidden(model, frames):
+    return model(frames).last_hidden_state
+
+
+def last_hidden_of_any_size(model, frames):
+    return model(frames, interpolate_pos_encoding=True).last_hidden_state
+
+
+def d_hidden_like(hidden):
+    return torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3)).to(hidden.dtype)
+
+
 class Encoders(unittest.TestCase):
-    def check(self, folder, model, frames, hidden):
-        """hidden: [frames, tokens, width], what the folder's encoder should make of the frames."""
-        torch.manual_seed(3)
-        model.zero_grad()
-        d_hidden = torch.randn_like(hidden)
-        hidden.backward(d_hidden)
-        expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        save_file({"frames": frames, "d_hidden": d_hidden.reshape(-1, hidden.shape[-1]).contiguous()}, root / "in.safetensors")
+    def check(self, folder, model, frames, hidden_of):
+        """hidden_of(model, frames): [frames, tokens, width], what the folder's encoder should make of the frames."""
+        hidden = hidden_of(model, frames).detach()
+        save_file({"frames": frames, "d_hidden": d_hidden_like(hidden).flatten(0, 1)}, root / "in.safetensors")
         run(probe, "vision", folder, root / "in.safetensors", root / "out.safetensors")
-        ours = load_file(root / "out.safetensors")
-        self.assertEqual(set(ours) - {"hidden"}, set(expected))
-        floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-        for name, right in (expected | {"hidden": hidden.detach()}).items():
-            scale = max(right.abs().max().item(), 0.0 if name == "hidden" else floor)
-            off = (ours[name] - right.reshape(ours[name].shape)).abs().max().item() / scale
-            self.assertLessEqual(off, 1e-5, f"{name} of {folder.name}")
+
+        def expected_of(model):
+            model.zero_grad()
+            hidden = hidden_of(model, frames.to(model.dtype))
+            hidden.backward(d_hidden_like(hidden))
+            return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {"hidden": hidden.detach()}
+
+        ours, (expected, exact) = load_file(root / "out.safetensors"), with_float64(expected_of, model)
+        self.assertEqual(set(ours), set(expected))
+        assert_near(ours, expected, exact, folder.name)
 
     def test_clip(self):
         for changes in ({}, {"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh", "hidden_size": 30, "num_attention_heads": 3}):
             with self.subTest(**changes):
                 model, frames = make(CLIPVisionModel, CLIPVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
-                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+                self.check(saved(model), model, frames, last_hidden)
 
     def test_clip_at_another_image_size(self):
         model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(3, 3, 42, 56)
-        self.check(saved(model), model, frames, model(frames, interpolate_pos_encoding=True).last_hidden_state)
+        self.check(saved(model), model, frames, last_hidden_of_any_size)
 
     def test_features_of_any_layer_with_and_without_the_class_token(self):
         model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(2, 3, 28, 28)
         for layer in (-1, -2, 1, 3, -3):
             for strategy in ("full", "default"):
                 with self.subTest(layer=layer, strategy=strategy):
-                    hidden = model(frames, output_hidden_states=True).hidden_states[layer]
-                    hidden = hidden[:, 1:] if strategy == "default" else hidden
                     folder = saved(model, vision_feature_layer=layer, vision_feature_select_strategy=strategy)
-                    self.check(folder, model, frames, hidden)
+                    self.check(folder, model, frames, lambda model, frames: model(frames, output_hidden_states=True).hidden_states[layer][
+                        :, 1 if strategy == "default" else 0:])
 
     def test_features_of_several_layers_side_by_side(self):
         for kind, config in ((CLIPVisionModel, CLIPVisionConfig), (SiglipVisionModel, SiglipVisionConfig)):
             model, frames = make(kind, config(**BASE)), torch.randn(2, 3, 28, 28)
             for layers in ([-2, 1], [3, 1], [2]):
                 with self.subTest(kind=kind.__name__, layers=layers):
-                    states = model(frames, output_hidden_states=True).hidden_states
-                    self.check(saved(model, vision_feature_layer=layers), model, frames, torch.cat([states[layer] for layer in layers], -1))
+                    self.check(saved(model, vision_feature_layer=layers), model, frames, lambda model, frames: torch.cat(
+                        [model(frames, output_hidden_states=True).hidden_states[layer] for layer in layers], -1))
 
     def test_siglip(self):
         for changes in ({}, {"vision_use_head": False}, {"hidden_act": "gelu"}):
             with self.subTest(**changes):
                 model, frames = make(SiglipVisionModel, SiglipVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
-                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+                self.check(saved(model), model, frames, last_hidden)
 
     def test_siglip_at_another_image_size_and_layer(self):
         model, frames = make(SiglipVisionModel, SiglipVisionConfig(**BASE)), torch.randn(3, 3, 56, 42)
-        self.check(saved(model), model, frames, model(frames, interpolate_pos_encoding=True).last_hidden_state)
-        hidden = model(frames, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states[-2]
-        self.check(saved(model, vision_feature_layer=-2), model, frames, hidden)
+        self.check(saved(model), model, frames, last_hidden_of_any_size)
+        self.check(saved(model, vision_feature_layer=-2), model, frames, lambda model, frames: model(
+            frames, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states[-2])
 
     def test_position_ids_of_idefics3_and_smolvlm(self):
         for patches in (2, 13, 27):  # fractions of 1/13 and 1/27 are rounded
@@ -109,7 +119,7 @@ class Encoders(unittest.TestCase):
                 for rows, columns in ((patches, patches), (1, patches), (patches, 3), (5, 2 * patches)):
                     with self.subTest(patches=patches, rows=rows, columns=columns, kind=kind.__name__):
                         frames = torch.randn(2, 3, 4 * rows, 4 * columns)
-                        self.check(folder, model, frames, model(frames).last_hidden_state)
+                        self.check(folder, model, frames, last_hidden)
 
     def test_internvl(self):
         for changes in ({}, {"attention_bias": True}, {"use_qk_norm": True, "norm_type": "rms_norm"},
@@ -117,16 +127,15 @@ class Encoders(unittest.TestCase):
                         {"hidden_act": "gelu_pytorch_tanh", "use_mask_token": True, "hidden_size": 30, "num_attention_heads": 3}):
             with self.subTest(**changes):
                 model, frames = make(InternVLVisionModel, InternVLVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
-                self.check(saved(model), model, frames, model(frames).last_hidden_state)
+                self.check(saved(model), model, frames, last_hidden)
 
     def test_internvl_at_another_image_size_and_layer(self):
         model, frames = make(InternVLVisionModel, InternVLVisionConfig(**BASE, use_mean_pooling=False)), torch.randn(3, 3, 42, 56)
-        self.check(saved(model), model, frames, model(frames).last_hidden_state)
+        self.check(saved(model), model, frames, last_hidden)
         for layer in (-2, 1, 3):
             with self.subTest(layer=layer):
-                hidden = model(frames, output_hidden_states=True).hidden_states[layer][:, 1:]
                 folder = saved(model, vision_feature_layer=layer, vision_feature_select_strategy="default")
-                self.check(folder, model, frames, hidden)
+                self.check(folder, model, frames, lambda model, frames: model(frames, output_hidden_states=True).hidden_states[layer][:, 1:])
 
     def import_folder(self, vision):
         decoder, out = root / "decoder", root / f"model-{vision.name}"
@@ -155,7 +164,7 @@ class Encoders(unittest.TestCase):
                     out = self.import_folder(source)
                     self.expect_same_tensors(out, source)
                     again = kind.from_pretrained(out).eval()
-                    self.assertTrue(torch.equal(again(frames).last_hidden_state, model(frames).last_hidden_state))
+                    self.assertTrue(torch.equal(last_hidden(again, frames), last_hidden(model, frames)))
 
     def test_the_vision_part_of_a_whole_model(self):
         frames = torch.randn(2, 3, 28, 28)
@@ -164,11 +173,11 @@ class Encoders(unittest.TestCase):
             with self.subTest(kind.__name__):
                 whole = make(kind, of(vision_config=vision(**BASE).to_dict(), text_config=TEXT))
                 source = saved(whole)
-                self.check(source, whole.vision_model, frames, whole.vision_model(frames).last_hidden_state)
+                self.check(source, whole.vision_model, frames, last_hidden)
                 out = self.import_folder(source)
                 self.expect_same_tensors(out, source, "vision_model.")
                 again = part.from_pretrained(out).eval()
-                self.assertTrue(torch.equal(again(frames).last_hidden_state, whole.vision_model(frames).last_hidden_state))
+                self.assertTrue(torch.equal(last_hidden(again, frames), last_hidden(whole.vision_model, frames)))
 
     def test_names_of_older_files(self):
         model, frames = make(CLIPVisionModel, CLIPVisionConfig(**BASE)), torch.randn(2, 3, 28, 28)
@@ -176,7 +185,7 @@ class Encoders(unittest.TestCase):
         old = {f"vision_model.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
         old["vision_model.embeddings.position_ids"] = torch.arange(5)[None]
         save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
-        self.check(folder, model, frames, model(frames).last_hidden_state)
+        self.check(folder, model, frames, last_hidden)
 
     def test_what_is_not_supported_is_named(self):
         frames = {"frames": torch.randn(1, 3, 28, 28), "d_hidden": torch.randn(5, 32)}

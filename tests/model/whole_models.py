@@ -3,7 +3,7 @@ directories, and a batch of texts with images inside. The script's first argumen
 import json
 
 from byte_tokenizer import tokenizer
-from with_transformers import draw, engine, folder as root, run
+from with_transformers import assert_near, draw, engine, folder as root, run, with_float64
 
 import torch
 import torch.nn.functional as F
@@ -220,7 +220,7 @@ def pixels_for(name, text, pixels, prompt=None):
 def logits_of(model, name):
     """transformers' logits of each text."""
     texts, counts = texts_of(name)
-    images = iter(frames_of(sum(counts)).split(counts))
+    images = iter(frames_of(sum(counts)).to(model.dtype).split(counts))
     out = []
     for text in texts:
         out.append(model(input_ids=torch.tensor([text]), **pixels_for(name, text, next(images))).logits[0])
@@ -239,6 +239,18 @@ def part_name(name):
     raise AssertionError(name)
 
 
+def expected_of(model, name):
+    """Loss, logits and every gradient, by our names, that transformers computes of the batch in the model's type of numbers."""
+    model.zero_grad()
+    texts, _ = texts_of(name)
+    logits = logits_of(model, name)
+    loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
+                      for row, text, mask in zip(logits, texts, masks_of(texts))]).mean()
+    loss.backward()
+    return {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None} | {
+        "loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits, texts)]).detach()}
+
+
 class Comparison:
     def compare(self, name, model):
         """Logits, loss and every gradient of the batch, of the model directory NAME.model and of transformers' model."""
@@ -246,19 +258,6 @@ class Comparison:
         run(engine, "trace", root / f"{name}.model", "--batch", root / "batch.safetensors", "--grads", "--out",
             root / "trace.safetensors")
         ours = load_file(root / "trace.safetensors")
-        model.zero_grad()
-        texts, _ = texts_of(name)
-        logits = logits_of(model, name)
-        losses = [F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
-                  for row, text, mask in zip(logits, texts, masks_of(texts))]
-        loss = torch.cat(losses).mean()
-        loss.backward()
-        expected = {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
-        floor = 0.01 * max(gradient.abs().max().item() for gradient in expected.values())
-        expected |= {"loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE]
-                                                                 for row, text in zip(logits, texts)]).detach()}
+        expected, exact = with_float64(lambda model: expected_of(model, name), model)
         self.assertEqual({key for key in ours if key.startswith("grad.")} - set(expected), set())
-        for key, right in expected.items():
-            scale = max(right.abs().max().item(), floor if key.startswith("grad.") else 0.0)
-            off = (ours[key].reshape(right.shape) - right).abs().max().item() / scale
-            self.assertLessEqual(off, 1e-5, f"{name}: {key}")
+        assert_near(ours, expected, exact, name)

@@ -1,5 +1,7 @@
-"""What tests beside transformers share: the program, a folder for their files, one thread and no progress bars. Exits with 77
-(skipped) where the oracle's wheels are missing. The script's first argument is FVLM_ENGINE."""
+"""What tests beside transformers share: the program, a folder for their files, one thread and no progress bars, and how near to
+transformers' numbers ours have to be. Exits with 77 (skipped) where the oracle's wheels are missing. The script's first argument is
+FVLM_ENGINE."""
+import copy
 import json
 import os
 import shutil
@@ -59,6 +61,39 @@ def draw(model):
             parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
         else:
             parameter.data += 0.2 * torch.randn_like(parameter)
+
+
+class AllFloat64(torch.overrides.TorchFunctionMode):
+    """Has code compute in float64 where it asks for float32, as transformers does for norms, softmaxes and delta rules."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.float:
+            return args[0].double()
+        args = [torch.float64 if value is torch.float32 else value for value in args]
+        kwargs = {name: torch.float64 if value is torch.float32 else value for name, value in (kwargs or {}).items()}
+        return function(*args, **kwargs)
+
+
+def with_float64(make, model):
+    """What `make` makes of the model, and of a copy of it in float64."""
+    made = make(model)
+    model = copy.deepcopy(model).double()
+    with AllFloat64():
+        return made, make(model)
+
+
+def assert_near(ours, theirs, exact, what, outputs=("loss", "logits", "hidden")):
+    """Tensors by name, of which all but the outputs are gradients: ours are within 1e-5 of those computed in float64, or no further
+    from them than four times as far as those of transformers in float32, which rounds as the processor does. Each tensor's scale is that
+    of its largest number; a gradient's is no less than a hundredth of the largest of all gradients."""
+    floor = 0.01 * max((value.abs().max().item() for name, value in exact.items() if name not in outputs), default=0.0)
+    for name, right in exact.items():
+        scale = max(right.abs().max().item(), 0.0 if name in outputs else floor)
+
+        def off(tensors):
+            return (tensors[name].reshape(right.shape) - right).abs().max().item() / scale
+        allowed = max(1e-5, 4 * off(theirs))
+        assert off(ours) <= allowed, f"{what}: {name} is {off(ours):.3g} off, where {allowed:.3g} is allowed"
 
 
 def save_small_vision(out):
