@@ -69,7 +69,7 @@ DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, cons
     tokens.put_into(staged);
     const at::Tensor x = embed(staged);
     if (!rows.outputs.empty()) return outputs_of(x, staged, pages);
-    model_.decoder().forward(ops_, x, pages, staged);
+    forward(x, staged, pages);
     return {};
   }
   const auto sizes = model::StagedRows::Sizes::coarse(rows);
@@ -88,13 +88,17 @@ DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, cons
   return rows.outputs.empty() ? Output() : graph->output;
 }
 
+at::Tensor DecodeGraphs::forward(const at::Tensor& x, const model::StagedRows& rows, model::KvPages& pages) {
+  model_.select_adapters(rows.adapters);
+  return model_.decoder().forward(ops_, x, pages, rows);
+}
+
 DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::StagedRows& rows,
                                               model::KvPages& pages) {
-  const model::Decoder& decoder = model_.decoder();
-  const at::Tensor hidden = decoder.forward(ops_, x, pages, rows);
+  const at::Tensor hidden = forward(x, rows, pages);
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const model::Value last(hidden.index_select(0, rows.outputs));
-  const at::Tensor logits = decoder.logits(no_grad, ops_, last).data;
+  const at::Tensor logits = model_.decoder().logits(no_grad, ops_, last).data;
   Output output{logits, {}};
   find_likeliest(logits, output.likeliest);
   return output;
@@ -102,8 +106,7 @@ DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::
 
 void DecodeGraphs::compute(Graph& graph, model::KvPages& pages, bool wants_logits) {
   const model::Decoder& decoder = model_.decoder();
-  const at::Tensor x = decoder.embed(ops_, graph.rows.tokens);
-  const model::Value hidden(decoder.forward(ops_, x, pages, graph.rows));
+  const model::Value hidden(forward(decoder.embed(ops_, graph.rows.tokens), graph.rows, pages));
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const at::Tensor logits = decoder.logits(no_grad, ops_, hidden).data;
   find_likeliest(logits, graph.output.likeliest);

@@ -52,6 +52,7 @@ class DecodeGraphs {
     Output output;
   };
   void compute(Graph& graph, model::KvPages& pages, bool wants_logits);
+  at::Tensor forward(const at::Tensor& x, const model::StagedRows& rows, model::KvPages& pages);
   Output outputs_of(const at::Tensor& x, const model::StagedRows& rows, model::KvPages& pages);
 
   const model::Model& model_;

@@ -118,8 +118,9 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
       parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)) {
-  for (int64_t adapter = 0; adapter <= std::ssize(options.adapted); ++adapter)
+  for (size_t adapter = 0; adapter <= options.adapted.size(); ++adapter)
     graphs_.emplace_back(model_with(adapter), ops, options.captures);
+  if (options.mixed) mixed_graphs_.emplace(*options.mixed, ops, options.captures);
   if (options.draft_tokens > 0) require_models_for_drafts(model, options.draft_model);
   if (options.draft_model && options.draft_tokens > 0)
     draft_model_ = std::make_unique<DraftModel>(*options.draft_model, ops, limits_of(options, ops.options().device),
@@ -139,6 +140,7 @@ int64_t GenerationBatch::add(Prompt prompt) {
   scheduled.rows.insert(scheduled.rows.end(), prompt.tokens.begin(), prompt.tokens.end());
   scheduled.max_rows = std::ssize(scheduled.rows) + prompt.max_tokens;
   scheduled.adapter = static_cast<int64_t>(prompt.adapter);
+  scheduled.group = group_of(prompt.adapter);
   scheduled.visual_keys = std::move(prompt.visual_keys);
   if (prompt.on_scores) {
     if (prompt.visual.defined() || !prompt.top_logprobs)
@@ -188,8 +190,21 @@ std::optional<SchedulerCounts> GenerationBatch::draft_model_counts() const {
   return draft_model_ ? std::optional(draft_model_->counts()) : std::nullopt;
 }
 
+int64_t GenerationBatch::group_of(size_t adapter) const {
+  return adapter == 0 || options_.adapted[adapter - 1].is_mixed ? 0 : static_cast<int64_t>(adapter);
+}
+
+// A pass of one adapter is not that of the mixed ones, which computes columns of all.
+const model::Model& GenerationBatch::model_of(const Scheduler::Pass& pass) const {
+  return pass.rows.are_mixed() ? *options_.mixed : model_with(static_cast<size_t>(pass.rows.adapters.front()));
+}
+
+DecodeGraphs& GenerationBatch::graphs_of(const Scheduler::Pass& pass) {
+  return pass.rows.are_mixed() ? *mixed_graphs_ : graphs_[static_cast<size_t>(pass.rows.adapters.front())];
+}
+
 at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const {
-  at::Tensor x = model_with(pass.adapter).decoder().embed(ops_, rows.tokens);
+  at::Tensor x = model_of(pass).decoder().embed(ops_, rows.tokens);
   std::vector<int64_t> places;
   std::vector<at::Tensor> visual;
   int64_t begin = 0; // of the part, in the pass
@@ -223,7 +238,7 @@ bool GenerationBatch::wants_logits(const Scheduler::Pass& pass) const {
 }
 
 DecodeGraphs::Output GenerationBatch::compute(const Scheduler::Pass& pass, const DeviceTokens& tokens) {
-  DecodeGraphs& graphs = graphs_[static_cast<size_t>(pass.adapter)];
+  DecodeGraphs& graphs = graphs_of(pass);
   if (only_decodes(pass)) return graphs.run(pass.rows, pages_, wants_logits(pass), tokens);
   const auto embedded = [&](const model::StagedRows& rows) { return embed(pass, rows); };
   const bool scores = std::ranges::any_of(pass.parts, [](const Scheduler::Part& part) { return part.scored > 0; });
@@ -313,7 +328,7 @@ void GenerationBatch::propose_drafts() {
   std::vector<DraftModel::Request> requests;
   for (const int64_t number : scheduler_.decoding()) {
     const Answer& answer = answers_.at(number);
-    if (static_cast<int64_t>(answer.prompt.adapter) != scheduler_.turn()) continue;
+    if (group_of(answer.prompt.adapter) != scheduler_.turn()) continue;
     if (!answer.may_continue_with_any()) continue; // a text that may hardly be anything else needs no guess
     const int64_t drawn = std::ssize(answer.answer.tokens), left = answer.prompt.max_tokens - drawn,
                   most = std::min(options_.draft_tokens, left - 1);

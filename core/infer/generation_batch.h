@@ -89,9 +89,14 @@ struct BatchOptions {
   // without them.
   int64_t draft_tokens = 0;
   const model::Model* draft_model = nullptr;
-  // The model with adapters, each with others, for prompts that say so. They outlive the batch. A step is a pass of one
-  // of them: prompts of different adapters take turns.
-  std::vector<const model::Model*> adapted = {};
+  // The model with adapters, each with others, for prompts that say so. They outlive the batch. Prompts of those that
+  // `mixed` has, too, and of the model as it is are answered in one pass (MixedAdapter); others take turns with these.
+  struct Adapted {
+    const model::Model* model;
+    bool is_mixed = false;
+  };
+  std::vector<Adapted> adapted = {};
+  const model::Model* mixed = nullptr;
   bool captures = true; // passes as CUDA graphs
   // A prompt that needs more rows than there are, and for which memory does not suffice, ends with `lacks_memory`, and
   // others go on. Else the error is thrown.
@@ -167,9 +172,13 @@ class GenerationBatch {
   // Returns whether a prompt ended, for which there is no memory.
   bool reserve();
   void make_pages(int64_t pages, int64_t slots);
-  const model::Model& model_with(int64_t adapter) const {
-    return adapter == 0 ? model_ : *options_.adapted[static_cast<size_t>(adapter) - 1];
+  // Those of the model as it is and of adapters that can be mixed are in the first one (Scheduler::Prompt).
+  int64_t group_of(size_t adapter) const;
+  const model::Model& model_with(size_t adapter) const {
+    return adapter == 0 ? model_ : *options_.adapted[adapter - 1].model;
   }
+  const model::Model& model_of(const Scheduler::Pass& pass) const;
+  DecodeGraphs& graphs_of(const Scheduler::Pass& pass);
   at::Tensor embed(const Scheduler::Pass& pass, const model::StagedRows& rows) const;
   // The outputs of a pass, in the order of its parts.
   DecodeGraphs::Output compute(const Scheduler::Pass& pass, const DeviceTokens& tokens);
@@ -209,7 +218,8 @@ class GenerationBatch {
   int64_t prompts_ = 0;
   Scheduler scheduler_;
   model::KvPages pages_;
-  std::deque<DecodeGraphs> graphs_; // of the model, and with each adapter
+  std::deque<DecodeGraphs> graphs_;          // of the model, and with each adapter
+  std::optional<DecodeGraphs> mixed_graphs_; // with several at once
   TokenMasks masks_;
   std::optional<PassInFlight> in_flight_;
   std::unique_ptr<DraftModel> draft_model_;

@@ -38,6 +38,7 @@ bool GenerationBatch::reserve() {
 
 void GenerationBatch::make_pages(int64_t pages, int64_t slots) {
   for (DecodeGraphs& graphs : graphs_) graphs.clear();
+  if (mixed_graphs_) mixed_graphs_->clear();
   pages_ = {}; // first, so that its memory serves the new ones
   pages_ = model_.decoder().make_kv_pages(ops_, pages + 1, options_.page_rows, slots + 1);
   scheduler_.resize(pages, slots);

@@ -86,16 +86,20 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
 
 Generator::Adapted Generator::load_adapter(const std::filesystem::path& folder) {
   if (!reader_) reader_.emplace(ModelDirectory::open(folder_));
-  const AttachedAdapter adapter = reader_->read(folder);
+  Adapted made{.adapter = std::make_unique<AttachedAdapter>(reader_->read(folder))};
+  const AttachedAdapter& adapter = *made.adapter;
   for (const std::string& module : adapter.idle)
     log_warning("{}: the adapter of {} adds nothing, and is left out", folder.string(), module);
-  Adapted made;
   made.model = load_attached(adapter, reader_->base(), *model_, arena_);
   const auto size = static_cast<uint64_t>(c10::elementSize(arena_.dtype));
+  const std::string decoder = adapter.description.sole_part(Role::decoder).name + ".";
   for (const auto& [name, view] : adapter.tensors) {
-    made.bytes += view.elements() * size;
+    // A model by itself, and one of several that are mixed.
+    made.bytes += view.elements() * size * (may_mix(adapter) && name.starts_with(decoder) ? 2 : 1);
     for (const ModelPart& part : adapter.description.parts)
-      if (part.role() != Role::decoder && name.starts_with(part.name + ".")) made.changes_frames = true;
+      if ((part.role() != Role::decoder || made.model->connector().reads_decoder()) &&
+          name.starts_with(part.name + "."))
+        made.changes_frames = true;
   }
   if (is_on_gpu() && made.changes_frames) made.frame_graphs = std::make_unique<FrameGraphs>(*made.model, ops_);
   return made;
@@ -104,6 +108,17 @@ Generator::Adapted Generator::load_adapter(const std::filesystem::path& folder) 
 void Generator::use_adapter(const std::filesystem::path& folder) {
   model_ = load_adapter(folder).model; // which keeps the memory of the weights that it has in common with the other one
   if (is_on_gpu()) frame_graphs_ = std::make_unique<FrameGraphs>(*model_, ops_);
+}
+
+std::unique_ptr<Model> Generator::load_mixed() const {
+  std::map<int32_t, const AttachedAdapter*> adapters;
+  for (size_t i = 0; i < adapted_.size(); ++i)
+    if (may_mix(*adapted_[i].adapter)) adapters.emplace(static_cast<int32_t>(i) + 1, adapted_[i].adapter.get());
+  if (adapters.empty()) return nullptr;
+  const MixedAdapter mix = mixed(reader_->base().description(), adapters);
+  auto made = load_attached(mix.adapter, reader_->base(), *model_, arena_);
+  made->mix_adapters(mix.owners);
+  return made;
 }
 
 size_t Generator::add_adapter(const std::filesystem::path& folder) {
@@ -235,7 +250,10 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
 GenerationBatch Generator::make_batch(const BatchOptions& options) {
   BatchOptions own = options;
   own.draft_model = draft_model_.get();
-  for (const Adapted& adapted : adapted_) own.adapted.push_back(adapted.model.get());
+  mixed_ = load_mixed();
+  own.mixed = mixed_.get();
+  for (const Adapted& adapted : adapted_)
+    own.adapted.push_back({adapted.model.get(), mixed_ && may_mix(*adapted.adapter)});
   return {*model_, ops_, ends_, own};
 }
 

@@ -3,7 +3,7 @@
 #include "infer/frame_graphs.h"
 #include "infer/generation_batch.h"
 #include "model/execution.h"
-#include "model/weights/attached_adapter.h"
+#include "model/weights/mixed_adapter.h"
 #include "plugin/registry.h"
 
 #include <filesystem>
@@ -97,12 +97,15 @@ class Generator {
 
   // The model with adapters.
   struct Adapted {
+    std::unique_ptr<AttachedAdapter> adapter;
     std::unique_ptr<model::Model> model;
     std::unique_ptr<FrameGraphs> frame_graphs; // null: without a GPU, or where frames are encoded without adapters
     bool changes_frames = false;
     uint64_t bytes = 0;
   };
   Adapted load_adapter(const std::filesystem::path& folder);
+  // The model with all adapters that can be mixed, of which passes have rows; null where there are none.
+  std::unique_ptr<model::Model> load_mixed() const;
 
   std::filesystem::path folder_;
   std::optional<AdapterReader> reader_; // of the model, since there was an adapter
@@ -113,6 +116,7 @@ class Generator {
   std::unique_ptr<const Calculator> calculator_;      // null: the tokenizer has no tokens for one
   std::unique_ptr<FrameGraphs> frame_graphs_;         // null: without a GPU
   std::vector<Adapted> adapted_;
+  std::unique_ptr<model::Model> mixed_; // with several of them at once; null: none that can be mixed
 };
 
 // The prompts of a batch file, each text being one. Throws Error(data) for a batch that makes no sense.

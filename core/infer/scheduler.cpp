@@ -128,7 +128,7 @@ void Scheduler::take(Pass& pass, Sequence& sequence, int64_t count) {
                         std::min(sequence.unscored(), count)});
   if (!pass.parts.back().is_continued || count > 1) sequence.drafts.clear();
   make_room_for_drafts(sequence);
-  pass.rows.begin_sequence(sequence.pages, sequence.slot);
+  pass.rows.begin_sequence(sequence.pages, sequence.slot, static_cast<int32_t>(sequence.prompt.adapter));
   int64_t last = -1; // row that the one before attends to, and the next one as well where that is behind it
   const auto append = [&](int64_t token) {
     const int64_t row = sequence.computed++;
@@ -197,11 +197,11 @@ bool Scheduler::admit(std::deque<Sequence>::iterator waiting, const Overtaken& o
 }
 
 std::vector<int64_t> Scheduler::turns() const {
-  std::set<int64_t> adapters;
-  for (const Sequence& sequence : running_) adapters.insert(sequence.prompt.adapter);
-  for (const Sequence& sequence : waiting_) adapters.insert(sequence.prompt.adapter);
-  std::vector<int64_t> turns(adapters.begin(), adapters.end());
-  std::ranges::rotate(turns, std::ranges::upper_bound(turns, adapter_));
+  std::set<int64_t> groups;
+  for (const Sequence& sequence : running_) groups.insert(sequence.prompt.group);
+  for (const Sequence& sequence : waiting_) groups.insert(sequence.prompt.group);
+  std::vector<int64_t> turns(groups.begin(), groups.end());
+  std::ranges::rotate(turns, std::ranges::upper_bound(turns, group_));
   return turns;
 }
 
@@ -211,21 +211,21 @@ int64_t Scheduler::turn() const {
 }
 
 Scheduler::Pass Scheduler::next(const std::function<bool(int64_t number)>& takes) {
-  Pass pass{0, {}, model::PassRows(limits_.page_rows, has_states())};
-  for (const int64_t adapter : turns()) {
-    pass = next_of(adapter, takes);
+  Pass pass{{}, model::PassRows(limits_.page_rows, has_states())};
+  for (const int64_t group : turns()) {
+    pass = next_of(group, takes);
     if (pass.parts.empty()) continue;
-    adapter_ = adapter;
+    group_ = group;
     break;
   }
   return pass;
 }
 
-Scheduler::Pass Scheduler::next_of(int64_t adapter, const std::function<bool(int64_t number)>& takes) {
+Scheduler::Pass Scheduler::next_of(int64_t group, const std::function<bool(int64_t number)>& takes) {
   const auto may_take = [&](const Sequence& sequence) {
-    return sequence.prompt.adapter == adapter && (!takes || takes(sequence.prompt.number));
+    return sequence.prompt.group == group && (!takes || takes(sequence.prompt.number));
   };
-  Pass pass{adapter, {}, model::PassRows(limits_.page_rows, has_states())};
+  Pass pass{{}, model::PassRows(limits_.page_rows, has_states())};
   const bool is_idle = limits_.idle_prefill_rows > 0 && decoding().empty();
   int64_t budget = is_idle ? limits_.idle_prefill_rows : limits_.prefill_rows, scores = limits_.scored_rows;
   const auto rows_of = [&](const Sequence& sequence) {
@@ -248,7 +248,7 @@ Scheduler::Pass Scheduler::next_of(int64_t adapter, const std::function<bool(int
   Overtaken overtaken;
   for (size_t i = 0; budget > 0 && i < waiting_.size();) {
     const Sequence& first = waiting_[i];
-    if (first.prompt.adapter != adapter) {
+    if (first.prompt.group != group) {
       if (pages_of(first.prompt.max_rows) > pool_.total()) break; // which needs new pages, that nothing may run for
       overtaken.pages += pages_of(std::ssize(first.prompt.rows)) + 1;
       ++overtaken.slots, ++i;

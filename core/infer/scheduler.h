@@ -9,8 +9,8 @@
 // begins with the same rows shares such pages instead of computing them, even in the same pass. What is behind the last
 // full page is computed again, never copied. Pages of sequences that ended remain published until others need them.
 //
-// Sequences may be of several adapters of one model. A pass has rows of one adapter, and those that have any to read
-// take turns. Pages of one are not shared with another.
+// Sequences may be of several adapters of one model. Those that cannot be computed in one pass are of different groups,
+// which take turns: a pass has rows of one group. Pages of one adapter are not shared with another.
 //
 // Behind its newest row a sequence may have drafts, tokens that are supposed to follow. The pass reads them too, so
 // that it continues the sequence behind each; those that turn out to be wrong are overwritten.
@@ -69,6 +69,7 @@ class Scheduler {
     // Rows that attend to each other are read in one pass.
     model::BidirectionalRows bidirectional_rows = model::BidirectionalRows::none;
     int64_t adapter = 0; // 0: the model without any
+    int64_t group = 0;   // whose sequences may be in one pass
     int64_t length = 0;  // without its answer; add() sets it
   };
   void add(Prompt prompt);
@@ -84,14 +85,13 @@ class Scheduler {
     int64_t outputs() const { return scored + (is_continued ? 1 + std::ssize(drafts) : 0); }
   };
   struct Pass {
-    int64_t adapter = 0; // of all parts
     std::vector<Part> parts;
     model::PassRows rows; // with the outputs of each part: of scored rows, then of the last one, then of drafts
   };
   // The next pass, without parts if nothing can be computed: see needed_pages(). `takes`: whether a sequence may be
   // part of it; a prompt that waits and may not holds up those behind it. Empty: all may.
   Pass next(const std::function<bool(int64_t number)>& takes = {});
-  // The adapter of the next pass, unless it has none that can be computed.
+  // The group of the next pass, unless it has no rows that can be computed.
   int64_t turn() const;
   // The sequences that run and have one row that no pass has read, and drafts for one of them. No other sequence loses
   // a page to a draft. None may have any where states are carried.
@@ -149,13 +149,13 @@ class Scheduler {
   int64_t pages_of(int64_t rows) const { return (rows + limits_.page_rows - 1) / limits_.page_rows; }
   // Empty for a page whose content has no key.
   const std::string& key_of(Sequence& sequence, int64_t page) const;
-  // Prompts of other adapters that a prompt overtakes, none of which thereby waits for room.
+  // Prompts of other groups that a prompt overtakes, none of which thereby waits for room.
   struct Overtaken {
     int64_t pages = 0, slots = 0;
   };
-  // The adapters of all sequences, in the order of their turns.
+  // The groups of all sequences, in the order of their turns.
   std::vector<int64_t> turns() const;
-  Pass next_of(int64_t adapter, const std::function<bool(int64_t number)>& takes);
+  Pass next_of(int64_t group, const std::function<bool(int64_t number)>& takes);
   bool admit(std::deque<Sequence>::iterator waiting, const Overtaken& overtaken);
   bool make_room(Running::iterator sequence, int64_t rows);
   void preempt_youngest();
@@ -171,7 +171,7 @@ class Scheduler {
   PagePool pool_;
   int64_t slots_ = 0; // numbers 1 to this one; slot 0 is for padding
   std::vector<int32_t> free_slots_;
-  int64_t adapter_ = -1;         // of the last pass; -1: there was none
+  int64_t group_ = -1;           // of the last pass; -1: there was none
   Running running_;              // in the order in which they began
   std::deque<Sequence> waiting_; // first those that had to give their pages back, then by number
   int64_t shared_rows_ = 0, preemptions_ = 0;

@@ -1,7 +1,5 @@
 #include "model/adapter.h"
 
-#include "ops/adapter.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -59,6 +57,19 @@ void attach_adapters(Parameters& parameters, const Adapters& adapters, const at:
       made->id = ++id;
       parameters.at(name + ".weight").adapter = std::move(made);
     }
+}
+
+void mix_adapters(Parameters& parameters, const std::map<std::string, std::vector<int32_t>>& owners,
+                  const std::shared_ptr<ops::RowAdapters>& rows) {
+  for (const auto& [linear, of_columns] : owners) {
+    ops::Parameter& weight = parameters.at("decoder." + linear + ".weight");
+    auto made = std::make_shared<ops::Adapter>();
+    made->a = weight.adapter->a;
+    made->b = weight.adapter->b;
+    made->rows = rows;
+    made->owners = of_columns;
+    weight.adapter = std::move(made);
+  }
 }
 
 // int8 and int4 as fvlm/quantizer.h lays them out.

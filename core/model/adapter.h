@@ -3,9 +3,12 @@
 #pragma once
 #include "model/parameters.h"
 #include "model/weights/adapter.h"
+#include "ops/adapter.h"
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace fvlm::model {
 
@@ -28,6 +31,10 @@ bool has_dropout(const Adapters& adapters);
 
 // Tells the parameters what with_adapters() added. `dropout_seed`: int64, a scalar.
 void attach_adapters(Parameters& parameters, const Adapters& adapters, const at::Tensor& dropout_seed);
+
+// The decoder's adapters are those of several, as MixedAdapter has them: each row keeps the columns of its own.
+void mix_adapters(Parameters& parameters, const std::map<std::string, std::vector<int32_t>>& owners,
+                  const std::shared_ptr<ops::RowAdapters>& rows);
 
 // The numbers of a parameter, quantized or not.
 at::Tensor dequantized(const ops::Parameter& parameter);

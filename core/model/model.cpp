@@ -86,6 +86,15 @@ void Model::set_recompute(const Recompute& encoder, const Recompute& decoders) {
   for (const auto& other : further_) other->decoder_->recompute = decoders;
 }
 
+void Model::mix_adapters(const std::map<std::string, std::vector<int32_t>>& owners) {
+  row_adapters_ = std::make_shared<ops::RowAdapters>();
+  model::mix_adapters(*parameters_, owners, row_adapters_);
+}
+
+void Model::select_adapters(const at::Tensor& of_rows) const {
+  if (row_adapters_) row_adapters_->select(of_rows);
+}
+
 void Model::require_deepstack() const {
   const int64_t used = connector_->deepstack_layers(), offered = std::ssize(config_.vision.deepstack_visual_indexes);
   if (used != offered)

@@ -43,6 +43,10 @@ class Model {
   void set_recompute(const Recompute& encoder, const Recompute& decoders);
   // What the dropout of adapters derives from, until the next call. To be called before a pass that trains.
   void set_dropout_seed(int64_t seed) { dropout_seed_.fill_(seed); }
+  // The adapters are those of several; see MixedAdapter for `owners`.
+  void mix_adapters(const std::map<std::string, std::vector<int32_t>>& owners);
+  // Which of them each row of the next pass is of (ops::RowAdapters). Does nothing for a model without mixed ones.
+  void select_adapters(const at::Tensor& of_rows) const;
   // Optimizations of the plan; they do not change the result.
   plan::Speed speed;
 
@@ -78,7 +82,8 @@ class Model {
   void require_deepstack() const; // that encoder, connector and decoders agree on its layers
 
   ModelConfig config_;
-  at::Tensor dropout_seed_; // int64, a scalar
+  at::Tensor dropout_seed_;                        // int64, a scalar
+  std::shared_ptr<ops::RowAdapters> row_adapters_; // null: adapters are those of all rows
   std::shared_ptr<Parameters> parameters_;
   std::shared_ptr<Encoder> encoder_;
   std::shared_ptr<Decoder> decoder_;

@@ -12,6 +12,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <memory>
@@ -39,6 +40,19 @@ at::Tensor mixed(at::Tensor x) {
 }
 
 } // namespace
+
+void RowAdapters::select(const at::Tensor& of_rows) {
+  of_rows_ = of_rows;
+  masks_.clear();
+}
+
+const at::Tensor& RowAdapters::mask(const std::vector<int32_t>& owners, at::ScalarType dtype) {
+  at::Tensor& mask = masks_[owners];
+  if (mask.defined()) return mask;
+  at::Tensor& columns = owners_[owners];
+  if (!columns.defined()) columns = at::tensor(owners, at::kInt).to(of_rows_.device());
+  return mask = of_rows_.unsqueeze(1).eq(columns.unsqueeze(0)).to(dtype);
+}
 
 at::Tensor dropout_mask(const at::Tensor& x, double p, const at::Tensor& seed, int64_t id) {
   const auto on = x.options().dtype(at::kLong);
@@ -78,6 +92,11 @@ struct Operations::AdaptedWeight {
   bool requires_grad() const { return a.requires_grad() || parts.front().b.requires_grad(); }
   bool is_dora() const { return first().magnitude != nullptr; }
   const Adapter& first() const { return *parts.front().adapter; }
+  std::vector<int32_t> owners() const { // of all columns of x A^T
+    std::vector<int32_t> all;
+    for (const Part& part : parts) all.insert(all.end(), part.adapter->owners.begin(), part.adapter->owners.end());
+    return all;
+  }
   // x A^T with the columns of each part times its scale.
   at::Tensor scaled(const at::Tensor& low) const {
     if (std::ranges::all_of(parts, [&](const Part& part) { return part.adapter->scale == first().scale; }))
@@ -383,8 +402,10 @@ void Operations::joined_low_gradient(const JoinedPass& pass, const at::Tensor& d
 }
 
 Value Operations::adapted_linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
-  if (const at::Tensor joined = layer.weight.joined();
-      joined.defined() && x.data.size(0) > 0 && has_room(x.data, joined.size(1) - layer.weight.value().size(1)))
+  const bool is_mixed = std::ranges::any_of(layer.weight.parts(),
+                                            [](const Parameter* part) { return part->adapter && part->adapter->rows; });
+  if (const at::Tensor joined = layer.weight.joined(); joined.defined() && !is_mixed && x.data.size(0) > 0 &&
+                                                       has_room(x.data, joined.size(1) - layer.weight.value().size(1)))
     return joined_linear(tape, x, layer, residual);
   AdaptedPass pass{.adapted = std::make_shared<const AdaptedWeight>(layer.weight), .weight = layer.weight};
   const AdaptedWeight& adapted = *pass.adapted;
@@ -397,6 +418,8 @@ Value Operations::adapted_linear(Tape& tape, const Value& x, const Layer& layer,
   const Layer of_a{adapted.a, {}};
   pass.op_a = &linear_for(x.data, of_a, option_if(FVLM_WITH_BACKWARD, records), gradient_type(of_a));
   pass.low = pass.op_a->forward(pass.dropped(x.data), adapted.a.value(), {}).y;
+  if (RowAdapters* const rows = adapted.first().rows.get())
+    pass.low.mul_(rows->mask(adapted.owners(), pass.low.scalar_type()));
   for (const auto& part : adapted.parts)
     y.narrow(1, part.row, part.rows)
         .addmm_(pass.low.narrow(1, part.rank_begin, part.rank), part.b.value().t(), 1, part.adapter->scale);

@@ -114,7 +114,7 @@ class Schedule {
     const int64_t visual = std::count(rows.begin(), rows.end(), visual_placeholder);
     if (visual == 0) request.prompt.visual_keys.clear();
     request.max_tokens = upto(1, std::min<int64_t>(12, most_rows - std::ssize(rows)));
-    if (adapters_ > 0) request.prompt.adapter = upto(0, adapters_);
+    if (adapters_ > 0) request.prompt.adapter = upto(0, adapters_), request.prompt.group = request.prompt.adapter / 2;
     request.prompt.number = number_++;
     request.prompt.scored_rows = upto(0, 2) == 0 ? std::ssize(rows) - 1 : 0;
     request.prompt.max_rows = std::ssize(rows) + request.max_tokens;
@@ -169,7 +169,8 @@ class Schedule {
     std::set<int32_t> written;
     for (size_t part = 0; part < pass.parts.size(); ++part) { // all rows are written before any is read
       const Request& request = open_.at(pass.parts[part].number);
-      EXPECT_EQ(request.prompt.adapter, pass.adapter);
+      EXPECT_EQ(request.prompt.adapter, pass.rows.adapters[part]);
+      EXPECT_EQ(request.prompt.group, open_.at(pass.parts[0].number).prompt.group);
       auto digests = request.digests();
       const auto& drafts = pass.parts[part].drafts;
       for (const int64_t draft : drafts) digests.push_back(digest(digests.back(), static_cast<uint64_t>(draft)));

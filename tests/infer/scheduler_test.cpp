@@ -89,21 +89,22 @@ std::vector<int64_t> numbers_of(const Scheduler::Pass& pass) {
   return numbers;
 }
 
-TEST(Scheduler, AdaptersTakeTurnsAndShareNoPages) {
+TEST(Scheduler, GroupsTakeTurnsAndAdaptersShareNoPages) {
   Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
   scheduler.resize(64);
   for (int64_t i = 0; i < 6; ++i) {
     scheduler.add(prompt(i, rows_of(14), 5));
     scheduler.add([&] {
       Scheduler::Prompt made = prompt(10 + i, rows_of(14), 5);
-      made.adapter = 1 + i % 2;
+      made.adapter = made.group = 1 + i % 2;
       return made;
     }());
   }
   std::vector<std::vector<int64_t>> passes;
   for (int64_t step = 0; step < 6; ++step) {
     const auto pass = scheduler.next();
-    EXPECT_EQ(pass.adapter, step % 3);
+    EXPECT_FALSE(pass.rows.are_mixed());
+    EXPECT_EQ(pass.rows.adapters.front(), step % 3);
     passes.push_back(numbers_of(pass));
     for (const auto& part : pass.parts) scheduler.append(part.number, 7);
   }
@@ -114,15 +115,33 @@ TEST(Scheduler, AdaptersTakeTurnsAndShareNoPages) {
   EXPECT_EQ(scheduler.counts().shared_rows, 12 * (2 + 2 + 5)) << "of the first one of each adapter";
 }
 
+TEST(Scheduler, AdaptersOfOneGroupAreInOnePassAndShareNoPages) {
+  Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
+  scheduler.resize(64);
+  for (int64_t i = 0; i < 6; ++i) {
+    Scheduler::Prompt made = prompt(i, rows_of(14), 5);
+    made.adapter = i % 3;
+    scheduler.add(made);
+  }
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto pass = scheduler.next();
+    EXPECT_TRUE(pass.rows.are_mixed());
+    EXPECT_EQ(pass.rows.adapters, (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+    EXPECT_EQ(numbers_of(pass), (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+    for (const auto& part : pass.parts) scheduler.append(part.number, 7);
+  }
+  EXPECT_EQ(scheduler.counts().shared_rows, 3 * 12) << "each with the first one of its adapter";
+}
+
 // Only where the pages suffice for both, so that none waits for ever.
-TEST(Scheduler, APromptThatWaitsForPagesIsNotOvertakenByOtherAdapters) {
+TEST(Scheduler, APromptThatWaitsForPagesIsNotOvertakenByOtherGroups) {
   Scheduler scheduler({.page_rows = 4, .prefill_rows = 100});
   scheduler.resize(20);
   scheduler.add(prompt(0, rows_of(16), 4));
   EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{0});
   scheduler.append(0, 7);
   Scheduler::Prompt large = prompt(1, rows_of(60, 100), 4);
-  large.adapter = 1;
+  large.adapter = large.group = 1;
   scheduler.add(large);                         // needs 15 pages, and one more for each that runs
   scheduler.add(prompt(2, rows_of(8, 200), 4)); // has room alone
   EXPECT_EQ(numbers_of(scheduler.next()), std::vector<int64_t>{0});

@@ -3,6 +3,7 @@ and at once; and what does not fit.
 
 usage: serve_adapters_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import concurrent.futures
+import io
 import json
 import re
 import shutil
@@ -11,10 +12,11 @@ import sys
 import unittest
 
 from against_oracle import engine, folder, load_file, save_file, tool, torch
-from running_server import Server, picture, user, with_image
+from running_server import Server, data_url, picture, user, with_image
 
 try:
     import peft
+    from PIL import Image
     from transformers import AutoModel, AutoModelForCausalLM
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -65,13 +67,14 @@ def setUpModule():
     tool("make-tiny", "model", "gqa", folder / "other", "--seed", "2")
     (folder / "picture.png").write_bytes(picture())
     adapter_of("decoder", "peft", 3, target_modules=["q_proj", "v_proj", "down_proj"], rank_pattern={"v_proj": 2}, alpha_pattern={"q_proj": 3})
+    adapter_of("decoder", "wide", 6, target_modules=["q_proj", "o_proj", "gate_proj"], r=7, lora_alpha=21)
     adapter_of("decoder", "of-all", 4, target_modules="all-linear", use_dora=True, modules_to_save=["model.norm"])
     adapter_of("vision", "of-vision", 5, target_modules=["q_proj", "fc1"])
-    for name, part in (("of-all", "decoder"), ("of-vision", "vision"), ("peft", "decoder")):
+    for name, part in (("of-all", "decoder"), ("wide", "decoder"), ("of-vision", "vision"), ("peft", "decoder")):
         run("lora", "import", folder / name, "--base", folder / "gqa", "--part", part, "--out", folder / f"{name}.model")
     with_other_connector("of-vision.model")
     # By its name for clients: its folder, and what `generate` runs.
-    models = {"gqa": (None, "gqa"), "plain": ("peft", "peft.model"), "dora": ("of-all.model", "of-all.model"), "seeing": ("of-vision.model", "of-vision.model")}
+    models = {"gqa": (None, "gqa"), "plain": ("peft", "peft.model"), "wide": ("wide", "wide.model"), "dora": ("of-all.model", "of-all.model"), "seeing": ("of-vision.model", "of-vision.model")}
     alone = {(name, question, shown): generated(model, question, shown)
              for name, (_, model) in models.items() for question in QUESTIONS for shown in (False, True)}
 
@@ -109,6 +112,17 @@ class Adapters(unittest.TestCase):
         for of_one, answer in zip(many, together):
             self.assertEqual(answer, alone[of_one], of_one)
 
+    def test_later_frames_are_encoded_with_an_adapter_of_the_decoder(self):
+        """The model looks at them with queries that its decoder makes of those before."""
+        clip = folder / "clip.gif"
+        frames = [Image.open(io.BytesIO(picture(step=step))) for step in (9, 40, 90, 170)]
+        frames[0].save(clip, save_all=True, append_images=frames[1:], duration=1000)
+        shown = {"type": "video_url", "video_url": {"url": data_url(clip.read_bytes(), "video/gif")}}
+        for name, (_, model) in models.items():
+            answer = self.server.ask({"role": "user", "content": [shown, {"type": "text", "text": QUESTIONS[1]}]}, model=name, max_tokens=LIMIT)
+            printed = run("generate", folder / model, "--json", "--prompt", QUESTIONS[1], "--video", clip, "--max-tokens", LIMIT, "--image-size", 28)
+            self.assertEqual(answer, json.loads(printed)["text"], name)
+
     def test_generate_and_chat_take_a_folder(self):
         for name, (adapter, _) in models.items():
             if adapter:
@@ -139,7 +153,7 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.server.send("/v1/models/other")[0], 404)
         status, body, _ = self.server.send("/v1/chat/completions", {"model": "other", "messages": [user("Hi")]})
         self.assertEqual((status, json.loads(body)["error"]["param"]), (404, "model"))
-        self.assertIn("this server has the model 'gqa' with the adapters 'plain', 'dora', 'seeing'", body)
+        self.assertIn("this server has the model 'gqa' with the adapters 'plain', 'wide', 'dora', 'seeing'", body)
         for path, request in (("/v1/completions", {"prompt": "A cat", "max_tokens": 4, "temperature": 0}),
                               ("/v1/responses", {"input": "A cat", "max_output_tokens": 4, "temperature": 0})):
             answers = {}
@@ -157,9 +171,10 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.server.metrics()[key] - before, 1)
 
     def test_an_adapter_takes_the_memory_of_its_own_weights(self):
+        """Twice where passes have rows of several adapters: once for those, and once for passes of this one alone."""
         sizes = dict(re.findall(r"'(\w+)' adds ([\d.]+ \w+) to the weights", self.server.log))
         self.assertEqual(set(sizes), set(models) - {"gqa"})
-        bytes_of = sum(tensor.numel() * 4 for tensor in load_file(folder / "peft" / "adapter_model.safetensors").values())
+        bytes_of = 2 * sum(tensor.numel() * 4 for tensor in load_file(folder / "peft" / "adapter_model.safetensors").values())
         number, unit = sizes["plain"].split()
         self.assertEqual(unit, "KiB")
         self.assertAlmostEqual(float(number) * 1024, bytes_of, delta=60)

@@ -68,6 +68,8 @@ class Connector {
   virtual int64_t deepstack_layers() const { return 0; }
   // Which of the decoder's rows attend to each other in both directions.
   virtual BidirectionalRows bidirectional_rows() const { return BidirectionalRows::none; }
+  // Whether visual tokens of a frame depend on what the decoder makes of those before it.
+  virtual bool reads_decoder() const { return false; }
   // Whether encode() can show attention maps.
   virtual bool has_attention() const { return false; }
   // Visual tokens of a pack's frames, of which there are some.

@@ -91,6 +91,11 @@ at::Tensor listed(const PassRows& rows, const StagedRows::Sizes& sizes, at::Devi
     for (const auto* each : {&rows.first, &rows.positions}) append(*each, sizes.rows), align();
   for (const auto* halves : {&pages_of_places, &rows_of_places}) append(*halves, 2 * sizes.rows), align();
   append(rows.outputs, sizes.outputs), align();
+  if (sizes.mixed) {
+    std::vector<int32_t> adapters;
+    for (const int32_t sequence : rows.sequences) adapters.push_back(rows.adapters[static_cast<size_t>(sequence)]);
+    append(adapters, sizes.rows), align();
+  }
   for (const auto& pages : rows.pages) append(pages, sizes.pages);
   append({}, (sizes.sequences - std::ssize(rows.pages)) * sizes.pages);
   if (sizes.longest_run > 0) {
@@ -130,7 +135,8 @@ StagedRows::Sizes StagedRows::Sizes::of(const PassRows& rows, int64_t padded) {
           rows.are_independent(),
           rows.has_axes,
           rows.has_ranges,
-          padded_run(rows, padded_rows)};
+          padded_run(rows, padded_rows),
+          rows.are_mixed()};
 }
 
 StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
@@ -138,7 +144,7 @@ StagedRows::Sizes StagedRows::Sizes::coarse(const PassRows& rows) {
   const int64_t sequences = rounded_up(std::max(std::ssize(rows.pages), std::ssize(rows.outputs)), 16, 4),
                 padded_rows = rows.size() > 2048 ? sizes.rows : rounded_up(rows.size(), 64, 2);
   return {padded_rows,           sequences,      sequences,        rounded_up(sizes.pages, 16, 2),
-          /*independent=*/false, sizes.has_axes, sizes.has_ranges, padded_run(rows, padded_rows)};
+          /*independent=*/false, sizes.has_axes, sizes.has_ranges, padded_run(rows, padded_rows),  sizes.mixed};
 }
 
 StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& sizes)
@@ -165,6 +171,7 @@ StagedRows::StagedRows(const PassRows& rows, at::Device device, const Sizes& siz
   places = their_pages.as_strided({2, sizes_.rows}, {aligned(2 * sizes_.rows) / 2, 1});
   (void)next(2 * sizes_.rows);
   outputs = next(sizes_.outputs);
+  if (sizes_.mixed) adapters = next(sizes_.rows);
   page_table = next(sizes_.sequences * sizes_.pages).view({sizes_.sequences, sizes_.pages});
   if (sizes_.longest_run == 0) return;
   row_bounds = next(sizes_.sequences + 1);

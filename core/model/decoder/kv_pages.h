@@ -8,8 +8,10 @@
 #include "model/part.h"
 #include "model/row_positions.h"
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,11 +36,12 @@ struct PassRows {
   // `has_states`: whether the decoder carries states, so that it has to know where each sequence begins.
   explicit PassRows(int64_t page_rows, bool has_states = false) : page_rows(page_rows), has_states(has_states) {}
 
-  // The rows appended from here on belong to a sequence with these pages, which hold its rows in order, and with this
-  // slot, which has its states.
-  void begin_sequence(std::span<const int32_t> its_pages, int32_t slot = 0) {
+  // The rows appended from here on belong to a sequence with these pages, which hold its rows in order, with this slot,
+  // which has its states, and with this adapter of the model; 0: none.
+  void begin_sequence(std::span<const int32_t> its_pages, int32_t slot = 0, int32_t adapter = 0) {
     pages.emplace_back(its_pages.begin(), its_pages.end());
     slots.push_back(slot);
+    adapters.push_back(adapter);
     begins.push_back(static_cast<int32_t>(size()));
   }
   // `token`: to embed; 0 where the row comes from elsewhere. `position`: of the row in its sequence. `along`: by which
@@ -56,6 +59,8 @@ struct PassRows {
   bool are_independent() const;
   // The most rows that one sequence has.
   int64_t longest_run() const;
+  // Whether sequences have different adapters.
+  bool are_mixed() const { return std::ranges::adjacent_find(adapters, std::not_equal_to()) != adapters.end(); }
 
   int64_t page_rows;
   bool has_states;
@@ -69,6 +74,7 @@ struct PassRows {
   std::vector<int32_t> outputs;                           // rows whose logits are wanted
   std::vector<std::vector<int32_t>> pages;                // of each sequence
   std::vector<int32_t> slots, begins;                     // of each sequence: where its states are; its first row here
+  std::vector<int32_t> adapters;                          // of each sequence
 };
 
 // The same as tensors, each padded to a size class. Padding rows attend to nothing and write to the padding
@@ -80,6 +86,7 @@ struct StagedRows {
     bool has_axes = false;                   // PassRows::has_axes
     bool has_ranges = false;                 // PassRows::has_ranges
     int64_t longest_run = 0;                 // PassRows::longest_run(), rounded up; 0 where there are no states
+    bool mixed = false;                      // PassRows::are_mixed()
     auto operator<=>(const Sizes&) const = default;
     // `padded`: the number of rows with padding; 0: the size class.
     static Sizes of(const PassRows& rows, int64_t padded = 0);
@@ -104,6 +111,8 @@ struct StagedRows {
   at::Tensor page_table;                 // int32 [sequences, pages of the longest]
   bool are_independent() const { return sizes_.independent; }
   bool has_ranges() const { return sizes_.has_ranges; }
+
+  at::Tensor adapters; // int32 [rows]: of PassRows::are_mixed(), those of the rows' sequences; else undefined
 
   // Where PassRows::has_states, for layers that carry a state; undefined elsewhere. Sequence s has the rows from
   // row_bounds[s] to row_bounds[s + 1]. Those that are padding have none; rows that are padding have no sequence.

@@ -93,6 +93,7 @@ class FoveatedConnector : public Connector {
         projections_(settings.visual_scale, parameters) {}
 
   void add_maps(PackMaps& maps, const FrameLayout& layout) const override { add_foveated_maps(maps, layout); }
+  bool reads_decoder() const override { return true; }
   bool has_attention() const override { return true; }
   VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const override;
   VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const override;
