@@ -133,7 +133,8 @@ int serve_model(Arguments arguments) {
   serve::ApiServer api(service, model.prompts,
                        {name, adapters, token, requests, limits.max_tokens, model.generator.has_attention(),
                         video_frames, preparation.has_own_videos() && video_frames > 0,
-                        model.generator.config().decoder.max_position_embeddings},
+                        model.generator.config().decoder.max_position_embeddings,
+                        model.generator.config().decoder.hidden_size},
                        std::move(guard));
   handler = &api;
   server.listen();

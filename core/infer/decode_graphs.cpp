@@ -84,6 +84,7 @@ DecodeGraphs::Output DecodeGraphs::run_prompts(const model::PassRows& rows, cons
     const Output output = outputs_of(graph.x, graph.rows, pages);
     keep(graph.output.likeliest, output.likeliest);
     keep(graph.output.logits, output.logits);
+    keep(graph.output.hidden, output.hidden);
   });
   return rows.outputs.empty() ? Output() : graph->output;
 }
@@ -99,7 +100,7 @@ DecodeGraphs::Output DecodeGraphs::outputs_of(const at::Tensor& x, const model::
   model::Tape no_grad(model::Tape::Mode::forward_only);
   const model::Value last(hidden.index_select(0, rows.outputs));
   const at::Tensor logits = model_.decoder().logits(no_grad, ops_, last).data;
-  Output output{logits, {}};
+  Output output{logits, {}, last.data};
   find_likeliest(logits, output.likeliest);
   return output;
 }

@@ -29,6 +29,7 @@ class DecodeGraphs {
   struct Output {
     at::Tensor logits;    // [rows and padding, vocabulary]; undefined where they are not wanted
     at::Tensor likeliest; // int64 [rows and padding]
+    at::Tensor hidden;    // [rows and padding, width], of a pass that reads prompts: the last hidden states
   };
   // The output of each row, in memory that the next run overwrites. Without a GPU the pass is computed eagerly, with it
   // the first of each size.

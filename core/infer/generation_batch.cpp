@@ -227,7 +227,7 @@ at::Tensor GenerationBatch::embed(const Scheduler::Pass& pass, const model::Stag
 
 bool GenerationBatch::only_decodes(const Scheduler::Pass& pass) const {
   return std::all_of(pass.parts.begin(), pass.parts.end(), [&](const Scheduler::Part& part) {
-    return part.count == 1 && part.is_continued &&
+    return part.count == 1 && part.is_continued && !answers_.at(part.number).prompt.on_embedding &&
            scheduler_.rows(part.number)[static_cast<size_t>(part.begin)] != visual_placeholder;
   });
 }
@@ -353,7 +353,7 @@ bool GenerationBatch::can_run_ahead(const Scheduler::Pass& pass) const {
     if (part.scored > 0) return false;
     if (found == answers_.end() || !part.is_continued) continue;
     const Answer& answer = found->second;
-    if (answer.reads_logits() || !answer.given.empty()) return false;
+    if (answer.reads_logits() || !answer.given.empty() || answer.prompt.on_embedding) return false;
     goes_on = goes_on || !ends_with_next_token(answer);
   }
   return goes_on;
@@ -405,6 +405,11 @@ GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight&
   return launch(std::move(pass), {selected(tokens), is_range(to) ? at::Tensor() : upload(to, tokens.device())});
 }
 
+std::vector<float> GenerationBatch::floats_of(const at::Tensor& row) {
+  const at::Tensor values = row.to(at::kCPU, at::kFloat).contiguous();
+  return {values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()};
+}
+
 void GenerationBatch::take(const PassInFlight& last) {
   step_reads_ |= last.reads_prompts;
   if (last.ready) {
@@ -426,7 +431,8 @@ void GenerationBatch::take(const PassInFlight& last) {
       score(answer, part, last.output.logits.narrow(0, first - part.scored, part.scored));
     if (!part.is_continued) continue;
     if (is_scored) std::exchange(answer.prompt.on_scores, {})(std::exchange(answer.scores, {}));
-    bool is_over = false, is_right = true;
+    bool is_over = static_cast<bool>(answer.prompt.on_embedding), is_right = true;
+    if (is_over) answer.prompt.on_embedding(floats_of(last.output.hidden[first]));
     for (size_t i = 0; is_right && !is_over && i <= part.drafts.size(); ++i) {
       const int64_t at = first + static_cast<int64_t>(i);
       const at::Tensor logits = answer.reads_logits() ? last.output.logits[at] : at::Tensor();

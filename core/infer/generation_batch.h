@@ -39,6 +39,9 @@ using TokenCallback = std::function<bool(const GeneratedToken& token)>;
 // Called with each token of a prompt but the first, which nothing stands before.
 using ScoreCallback = std::function<void(std::vector<GeneratedToken> tokens)>;
 
+// Called with the last hidden state of a prompt's last row.
+using EmbeddingCallback = std::function<void(std::vector<float> hidden)>;
+
 struct Prompt {
   std::vector<int64_t> tokens; // placeholders where visual rows stand; without any, all of them stand before
   at::Tensor visual;           // [visual rows, decoder width and DeepStack's]; undefined: none
@@ -57,7 +60,8 @@ struct Prompt {
   // Called once, before the first token of the answer, with as many of the likeliest tokens as top_logprobs says.
   // Empty: prompts are not scored. Of a prompt without visual rows.
   ScoreCallback on_scores = {};
-  size_t adapter = 0; // 0: the batch's model; else of BatchOptions::adapted, counted from 1
+  EmbeddingCallback on_embedding = {}; // called in place of an answer, which then has no token; empty: there is one
+  size_t adapter = 0;                  // 0: the batch's model; else of BatchOptions::adapted, counted from 1
 };
 
 struct GeneratedAnswer {
@@ -189,9 +193,10 @@ class GenerationBatch {
   bool can_run_ahead(const Scheduler::Pass& pass) const;
   static bool ends_with_next_token(const Answer& answer);
   PassInFlight launch_behind(const PassInFlight& last);
+  static std::vector<float> floats_of(const at::Tensor& row);
   // Waits for a pass and appends its tokens to the answers.
   void take(const PassInFlight& last);
-  // Whether each row is the newest token of a sequence.
+  // Whether each row is the newest token of a sequence that has an answer.
   bool only_decodes(const Scheduler::Pass& pass) const;
   bool wants_logits(const Scheduler::Pass& pass) const;
   void propose_drafts();

@@ -59,6 +59,12 @@ void AnswerDelivery::add_token(std::shared_ptr<RunningAnswer> answer, const infe
   event.tokens = {token};
 }
 
+void AnswerDelivery::embed(std::shared_ptr<AnswerJob> job, std::vector<float> hidden) {
+  Event& event = step_.emplace_back();
+  event.job = std::move(job);
+  event.embedding = std::move(hidden);
+}
+
 void AnswerDelivery::end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token,
                                 std::optional<infer::GeneratedToken> end_token) {
   Event& event = step_.emplace_back();
@@ -113,6 +119,8 @@ void AnswerDelivery::deliver(Event& event) {
   }
   if (event.attention.defined())
     event.job->listener->show_attention(prompts_.attention_of(event.job->prompt.sample, event.attention));
+  else if (!event.embedding.empty())
+    event.job->listener->add_embedding(event.embedding);
   else
     finish_(*event.job, event.error ? &*event.error : nullptr);
 }

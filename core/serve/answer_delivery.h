@@ -28,6 +28,7 @@ class AnswerDelivery {
   // Opens the answer with its prompt. `tokens`: of the prompt but the first, where their log-probabilities are wanted.
   void echo(std::shared_ptr<RunningAnswer> answer, std::vector<infer::GeneratedToken> tokens);
   void add_token(std::shared_ptr<RunningAnswer> answer, const infer::GeneratedToken& token);
+  void embed(std::shared_ptr<AnswerJob> job, std::vector<float> hidden);
   // `end_token`: that ended it, where its log-probability is wanted.
   void end_answer(std::shared_ptr<RunningAnswer> answer, bool by_end_token,
                   std::optional<infer::GeneratedToken> end_token = {});
@@ -46,6 +47,7 @@ class AnswerDelivery {
     enum class Kind { other, token, echo, end } kind = Kind::other;
     bool by_end_token = false;
     at::Tensor attention;
+    std::vector<float> embedding;
     std::optional<Error> error;
   };
   void work();

@@ -23,7 +23,8 @@ class AnswerListener {
   virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
   virtual void add_thoughts(int64_t, const std::string&) {} // before its text
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
-  virtual void add_call(int64_t, const ToolCall&) {} // of requests with tools
+  virtual void add_call(int64_t, const ToolCall&) {}       // of requests with tools
+  virtual void add_embedding(const std::vector<float>&) {} // of requests for one: the last hidden state
   virtual void end_answer(int64_t answer, const char* finish) = 0;
   // One of these is the last call.
   virtual void complete(const Usage& usage) = 0;

@@ -247,7 +247,7 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (!batch_) begin_batch();
   const ChatRequest& request = job->request;
   const int64_t usual = std::max(limits_.max_tokens, request.stop_rules.min_tokens),
-                wanted = std::max<int64_t>(1, request.max_tokens.value_or(usual));
+                wanted = request.embedding ? 1 : std::max<int64_t>(1, request.max_tokens.value_or(usual));
   prompt.max_tokens = std::min(prompt.max_tokens, wanted);
   prompt.sampling = request.sampling;
   prompt.stop = request.stop_rules;
@@ -270,6 +270,8 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
         delivery_.add_token(running, token);
         return !running->stopped;
       };
+      if (request.embedding)
+        prompt.on_embedding = [this, job](std::vector<float> hidden) { delivery_.embed(job, std::move(hidden)); };
       running_.emplace(batch_->add(prompt), running);
       if (request.echo && !echoes_logprobs) delivery_.echo(running, {});
       ++job->open;

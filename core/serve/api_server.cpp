@@ -5,6 +5,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "serve/chat_page.h"
+#include "serve/embedding_answers.h"
 #include "serve/response_json.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,8 @@
 namespace fvlm::serve {
 namespace {
 
-constexpr const char *json_type = "application/json", *tokenize_path = "/tokenize", *detokenize_path = "/detokenize";
+constexpr const char *json_type = "application/json", *tokenize_path = "/tokenize", *detokenize_path = "/detokenize",
+                     *embeddings_path = "/v1/embeddings";
 constexpr std::string_view models_path = "/v1/models/";
 // A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody
 // a token.
@@ -253,7 +255,7 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
                   "the header 'Authorization: Bearer TOKEN' with this server's token is missing or wrong",
                   "authentication_error");
   }
-  const bool takes_posts = form_of(path) || path == tokenize_path || path == detokenize_path;
+  const bool takes_posts = form_of(path) || path == embeddings_path || path == tokenize_path || path == detokenize_path;
   if (takes_posts && posts) return post(std::move(request), response);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (path.starts_with(models_path) && gets) {
@@ -297,6 +299,8 @@ void ApiServer::read(const HttpRequest& request, const std::shared_ptr<HttpRespo
   try {
     if (const auto form = form_of(request.path))
       answer(prompts_of(request.body, *form, settings_.requests), *form, response);
+    else if (request.path == embeddings_path)
+      embed(parse_embeddings(request.body, settings_.requests, settings_.width), response);
     else if (request.path == tokenize_path)
       tokenize(parse_tokenize(request.body, settings_.requests), *response);
     else
@@ -349,10 +353,27 @@ void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std
     auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
     submitted.emplace_back(std::move(prompt), std::move(listener));
   }
-  if (!service_.submit(std::move(submitted))) {
-    response->add_header("Retry-After", "1");
-    refuse(*response, 429, "too many requests wait; try again later", "rate_limit_error");
+  submit(std::move(submitted), *response);
+}
+
+void ApiServer::embed(std::vector<ChatRequest> inputs, const std::shared_ptr<HttpResponse>& response) {
+  const auto adapter = requested_adapter(inputs.front(), *response);
+  if (!adapter) return;
+  for (ChatRequest& input : inputs) input.model = name_of(*adapter), input.adapter = *adapter;
+  const auto answers = std::make_shared<EmbeddingAnswers>(inputs, response);
+  std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
+  for (ChatRequest& input : inputs) {
+    auto listener = std::make_shared<InputEmbedding>(answers, submitted.size());
+    submitted.emplace_back(std::move(input), std::move(listener));
   }
+  submit(std::move(submitted), *response);
+}
+
+void ApiServer::submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests,
+                       HttpResponse& response) {
+  if (service_.submit(std::move(requests))) return;
+  response.add_header("Retry-After", "1");
+  refuse(response, 429, "too many requests wait; try again later", "rate_limit_error");
 }
 
 nlohmann::json ApiServer::model(size_t adapter) const {

@@ -26,6 +26,7 @@ struct ApiSettings {
   int64_t video_frames = 64;  // that clients should take of a video at most; 0: the model reads none
   bool video_is_part = false; // of type video, in place of an image_url for each frame
   int64_t positions = 0;      // of the decoder: tokens of a prompt and its answer
+  int64_t width = 0;          // of its hidden states
 };
 
 // In the form of OpenAI's errors.
@@ -48,6 +49,8 @@ class ApiServer {
   void post(HttpRequest request, const std::shared_ptr<HttpResponse>& response);
   void read(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response);
   void answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response);
+  void embed(std::vector<ChatRequest> inputs, const std::shared_ptr<HttpResponse>& response);
+  void submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests, HttpResponse& response);
   void tokenize(const ChatRequest& request, HttpResponse& response) const;
   void detokenize(const ChatRequest& request, HttpResponse& response) const;
   // The adapter of this name; 0: that of the model. Nothing for others.

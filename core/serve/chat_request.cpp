@@ -314,32 +314,64 @@ ChatRequest parse_detokenize(std::string_view body, const RequestLimits& limits)
   return request;
 }
 
-std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits) {
+namespace {
+
+// One request for each text or list of tokens that the field has.
+std::vector<ChatRequest> with_texts_of(const char* name, ChatRequest request, const RequestFields& fields,
+                                       const RequestLimits& limits) {
   constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
+  const Json* field = fields.find(name);
+  if (!field) throw wrong_field(name, expected);
+  const bool is_list = field->is_array() && !field->empty() && !field->front().is_number();
+  const Json texts = is_list ? *field : Json::array({*field});
+  if (std::ssize(texts) > limits.most_prompts)
+    throw wrong_field(name,
+                      fmt::format("a request has at most {} {}s, not {}", limits.most_prompts, name, texts.size()));
+  Contents contents(request, limits);
+  std::vector<ChatRequest> requests;
+  for (const Json& one : texts) {
+    ChatRequest& of_text = requests.emplace_back(request);
+    of_text.first_answer = (std::ssize(requests) - 1) * request.answers;
+    if (one.is_string())
+      of_text.turns.push_back({"user", contents.text(one.get<std::string>(), name, true)});
+    else if (one.is_array() && !one.empty())
+      of_text.tokens = contents.tokens(one, name);
+    else
+      throw wrong_field(name, fmt::format("{}, got {}", expected, shortened(one)));
+  }
+  return requests;
+}
+
+} // namespace
+
+std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits) {
   const Json document = object_of(body);
   const RequestFields fields(document);
   ChatRequest request = common(fields, body, limits, ApiForm::completion);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
-  const Json* prompt = fields.find("prompt");
-  if (!prompt) throw wrong_field("prompt", expected);
-  const bool is_list = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
-  const Json prompts = is_list ? *prompt : Json::array({*prompt});
-  if (std::ssize(prompts) > limits.most_prompts)
-    throw wrong_field("prompt",
-                      fmt::format("a request has at most {} prompts, not {}", limits.most_prompts, prompts.size()));
-  Contents contents(request, limits);
-  std::vector<ChatRequest> requests;
-  for (const Json& one : prompts) {
-    ChatRequest& of_prompt = requests.emplace_back(request);
-    of_prompt.first_answer = (std::ssize(requests) - 1) * request.answers;
-    if (one.is_string())
-      of_prompt.turns.push_back({"user", contents.text(one.get<std::string>(), "prompt", true)});
-    else if (one.is_array() && !one.empty())
-      of_prompt.tokens = contents.tokens(one, "prompt");
-    else
-      throw wrong_field("prompt", fmt::format("{}, got {}", expected, shortened(one)));
-  }
-  return requests;
+  return with_texts_of("prompt", std::move(request), fields, limits);
+}
+
+std::vector<ChatRequest> parse_embeddings(std::string_view body, const RequestLimits& limits, int64_t width) {
+  const Json document = object_of(body);
+  const RequestFields fields(document);
+  fields.refuse({"truncate_prompt_tokens", "chat_template", "continue_final_message", "documents", "tools"});
+  ChatRequest request;
+  request.model = fields.text("model");
+  EmbeddingForm& form = request.embedding.emplace();
+  form.dimensions = fields.integer("dimensions", 1, width).value_or(0);
+  form.normalize = !fields.find("normalize") || fields.flag("normalize");
+  const std::string encoding = fields.text("encoding_format");
+  if (!encoding.empty() && encoding != "float" && encoding != "base64")
+    throw wrong_field("encoding_format", "expected float or base64, got " + shortened(encoding));
+  form.is_base64 = encoding == "base64";
+  const Json* messages = fields.find("messages");
+  if (!messages == !fields.find("input")) throw wrong_field("input", "expected either an input or messages");
+  request.is_chat = messages;
+  if (!messages) return with_texts_of("input", std::move(request), fields, limits);
+  request.template_variables = template_variables_of(fields);
+  Contents(request, limits).add_messages(*messages, "messages");
+  return {std::move(request)};
 }
 
 } // namespace fvlm::serve

@@ -53,6 +53,13 @@ struct RequestVideo {
   double per_second = 1;
 };
 
+// How the vector of an input is wanted.
+struct EmbeddingForm {
+  int64_t dimensions = 0; // so many of its first numbers; 0: all
+  bool is_base64 = false; // of float32
+  bool normalize = true;  // to length 1
+};
+
 struct ChatRequest {
   std::string model;
   size_t adapter = 0;  // of the model (infer::Prompt)
@@ -76,8 +83,9 @@ struct ChatRequest {
   std::optional<int64_t> max_tokens; // 0: what is echoed alone
   int64_t answers = 1;
   bool stream = false, stream_usage = false;
-  std::optional<int64_t> top_logprobs; // of so many likeliest tokens besides the chosen one; nothing: none at all
-  bool attention = false;              // an extension: show where the model looks in the frames
+  std::optional<int64_t> top_logprobs;    // of so many likeliest tokens besides the chosen one; nothing: none at all
+  std::optional<EmbeddingForm> embedding; // what the model makes of the prompt is wanted, and no answer
+  bool attention = false;                 // an extension: show where the model looks in the frames
   std::shared_ptr<const nlohmann::json> response_fields = {}; // of /v1/responses: what its answer says of the request
 };
 
@@ -88,6 +96,8 @@ ChatRequest parse_response(std::string_view body, const RequestLimits& limits);
 // Of vLLM's /tokenize, a prompt or a conversation without pictures, and of its /detokenize, tokens.
 ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits);
 ChatRequest parse_detokenize(std::string_view body, const RequestLimits& limits);
+// One for each input of /v1/embeddings; vectors have `width` numbers.
+std::vector<ChatRequest> parse_embeddings(std::string_view body, const RequestLimits& limits, int64_t width);
 // One for each prompt.
 std::vector<ChatRequest> parse_completions(std::string_view body, const RequestLimits& limits);
 

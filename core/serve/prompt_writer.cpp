@@ -166,13 +166,21 @@ std::string PromptWriter::text_of(std::span<const TokenId> tokens, const char* f
   return tokenizer_.decode(tokens);
 }
 
+std::vector<TokenId> PromptWriter::enclosed(std::vector<TokenId> text) const {
+  std::call_once(enclosing_once_, [this] { enclosing_ = enclosing_tokens(tokenizer_); });
+  text.insert(text.begin(), enclosing_.before.begin(), enclosing_.before.end());
+  text.insert(text.end(), enclosing_.after.begin(), enclosing_.after.end());
+  return text;
+}
+
 std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, WrittenPrompt& written) const {
   if (request.tokens.empty()) {
     const std::string& text = request.turns.at(0).text;
     if (request.echo) written.echo = text;
-    return tokenizer_.encode(text, SpecialTokens::as_text);
+    std::vector<TokenId> tokens = tokenizer_.encode(text, SpecialTokens::as_text);
+    return request.embedding ? enclosed(std::move(tokens)) : tokens;
   }
-  require_known(request.tokens, "prompt");
+  require_known(request.tokens, request.embedding ? "input" : "prompt");
   if (request.echo) written.echo = tokenizer_.decode(request.tokens);
   return request.tokens;
 }

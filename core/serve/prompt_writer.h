@@ -2,11 +2,14 @@
 // and `generate` write their prompts with it.
 #pragma once
 #include "data/chat.h"
+#include "data/enclosing_tokens.h"
 #include "data/media/frame_preparation.h"
 #include "data/samples/media_file.h"
 #include "grammar/token_constraint.h"
 #include "model/pack.h"
 #include "serve/answer_json.h"
+
+#include <mutex>
 
 namespace fvlm::serve {
 
@@ -68,6 +71,7 @@ class PromptWriter {
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
   void require_known(std::span<const TokenId> tokens, const char* field) const;
   std::vector<TokenId> prompt(const ChatRequest& request, std::span<const Turn> turns, WrittenPrompt& written) const;
+  std::vector<TokenId> enclosed(std::vector<TokenId> text) const; // as the tokenizer does by itself
   std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 
   const Tokenizer& tokenizer_;
@@ -75,6 +79,8 @@ class PromptWriter {
   PromptSettings settings_;
   ChatTemplate chat_;
   const std::optional<ChatTemplate> chat_with_tools_; // where `chat_` has no place for them
+  mutable std::once_flag enclosing_once_;             // as it reads a file of megabytes
+  mutable EnclosingTokens enclosing_;
 };
 
 } // namespace fvlm::serve

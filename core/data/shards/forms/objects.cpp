@@ -20,9 +20,9 @@ bool is_space(int c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-class Objects {
+class ObjectScan {
  public:
-  Objects(const RetryingFile& file, IndexWriter& index) : file_(file), index_(index) {}
+  ObjectScan(const RetryingFile& file, IndexWriter& index) : file_(file), index_(index) {}
 
   void scan() {
     uint64_t at = behind_spaces(peek(0) == 0xef ? 3 : 0); // a UTF-8 mark
@@ -179,7 +179,7 @@ class Objects {
 } // namespace
 
 void scan_objects(const RetryingFile& file, IndexWriter& index) {
-  Objects(file, index).scan();
+  ObjectScan(file, index).scan();
 }
 
 } // namespace fvlm

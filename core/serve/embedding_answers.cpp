@@ -1,0 +1,67 @@
+#include "serve/embedding_answers.h"
+
+#include "base/base64.h"
+#include "serve/request_fields.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <utility>
+
+namespace fvlm::serve {
+namespace {
+
+constexpr const char* json_type = "application/json";
+
+// The first `dimensions` numbers, with length 1 unless the request wants them as the model has them.
+std::vector<float> shortened(std::vector<float> vector, const EmbeddingForm& form) {
+  if (form.dimensions > 0) vector.resize(static_cast<size_t>(form.dimensions));
+  if (!form.normalize) return vector;
+  double square = 0;
+  for (const float each : vector) square += static_cast<double>(each) * each;
+  const double length = std::max(std::sqrt(square), 1e-12);
+  for (float& each : vector) each = static_cast<float>(each / length);
+  return vector;
+}
+
+std::string json_of(const std::vector<float>& vector, bool is_base64) {
+  if (!is_base64) return fmt::format("[{}]", fmt::join(vector, ","));
+  const auto bytes = std::as_bytes(std::span(vector)); // little-endian, as all machines here are
+  return fmt::format("\"{}\"", encode_base64({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+}
+
+} // namespace
+
+EmbeddingAnswers::EmbeddingAnswers(const std::vector<ChatRequest>& inputs, std::shared_ptr<HttpResponse> response)
+    : model_(inputs.front().model), form_(*inputs.front().embedding), response_(std::move(response)),
+      vectors_(inputs.size()), open_(inputs.size()) {}
+
+void EmbeddingAnswers::add(size_t input, const std::vector<float>& hidden) {
+  std::lock_guard lock(lock_);
+  vectors_[input] = shortened(hidden, form_);
+}
+
+void EmbeddingAnswers::complete(const Usage& usage) {
+  std::lock_guard lock(lock_);
+  tokens_ += usage.prompt;
+  if (--open_ == 0 && !failed_) response_->send(200, json_type, whole());
+}
+
+void EmbeddingAnswers::fail(const Error& error) {
+  std::lock_guard lock(lock_);
+  --open_;
+  if (!failed_.exchange(true)) response_->send(http_status_of(error), json_type, error_json(error));
+}
+
+std::string EmbeddingAnswers::whole() const {
+  std::string data;
+  for (size_t i = 0; i < vectors_.size(); ++i)
+    data += fmt::format("{}{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}", i == 0 ? "" : ",", i,
+                        json_of(vectors_[i], form_.is_base64));
+  const nlohmann::json usage{{"prompt_tokens", tokens_}, {"total_tokens", tokens_}};
+  return fmt::format("{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{}}}", data,
+                     dumped(nlohmann::json(model_)), dumped(usage));
+}
+
+} // namespace fvlm::serve
