@@ -1,5 +1,5 @@
 """The chat page of `fvlm-engine serve` in a real browser: answers that are streamed, stopped, retried and edited, pictures
-and the veil over what the model did not look at, keys, and texts that look like HTML.
+and the veil over what the model did not look at, keys, texts that look like HTML, and the choice among adapters.
 
 usage: serve_browser_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or Chromium are missing. With
 FVLM_SCREENSHOTS=DIR it also writes pictures of the page."""
@@ -18,11 +18,14 @@ if not find_chromium():
     print("Skipped\nthere is no Chromium: ./scripts/setup --oracles\n")
     sys.exit(77)
 
-from against_oracle import engine, folder, tool
+from against_oracle import engine, folder, save_file, tool, torch
 from byte_tokenizer import tokenizer
 from running_server import Server, make_endless, picture
 
 TOKEN = "correct horse"
+UNLABELLED = """[...document.querySelectorAll('button, input, select, textarea, img, canvas')].filter(one => !one.closest('[hidden]')
+    && one.tagName !== 'CANVAS' && !(one.textContent.trim() && one.tagName === 'BUTTON') && !one.labels?.length
+    && !one.getAttribute('aria-label') && !one.alt).map(one => one.outerHTML)"""
 
 
 def setUpModule():
@@ -30,6 +33,20 @@ def setUpModule():
     make_endless("gqa")
     (folder / "picture.png").write_bytes(picture(size=56))
     (folder / "other.png").write_bytes(picture(size=56, step=3))
+
+
+def make_adapter(name, seed):
+    """A folder as PEFT writes it, which changes what the model says."""
+    config = json.loads((folder / "gqa" / "decoder" / "config.json").read_text())
+    width, rank = config["hidden_size"], 4
+    inner = config["num_attention_heads"] * config.get("head_dim", width // config["num_attention_heads"])
+    torch.manual_seed(seed)
+    (folder / name).mkdir()
+    (folder / name / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"]}))
+    layers = [f"base_model.model.model.layers.{layer}.self_attn.q_proj" for layer in range(config["num_hidden_layers"])]
+    save_file({f"{layer}.lora_{matrix}.weight": torch.randn(shape) for layer in layers for matrix, shape in (("A", (rank, width)), ("B", (inner, rank)))},
+              folder / name / "adapter_model.safetensors")
 
 
 class Page(unittest.TestCase):
@@ -107,6 +124,9 @@ class Page(unittest.TestCase):
         self.ask("What is this?")
         self.answered(1)
         self.assertEqual(self.words(), ["What is this?", self.server.ask({"role": "user", "content": "What is this?"}, max_tokens=12)])
+        self.assertEqual(self.value("[document.getElementById('answering-label').hidden, document.querySelectorAll('.by').length, models.length]"),
+                         [True, 0, 1], "there is nothing to choose")
+        self.assertEqual(self.value("[document.getElementById('model').className, document.getElementById('model').textContent]"), ["", "gqa"])
         about = self.value("document.querySelector('article.assistant .about').textContent")
         self.assertRegex(about, r"^\d+ tokens in [\d.]+ s · [\d.]+ tokens/s · prompt \d+")
         self.assertEqual(self.value("document.activeElement.id"), "text")
@@ -149,6 +169,58 @@ class Page(unittest.TestCase):
         self.assertFalse(self.value("JSON.parse(localStorage.getItem('settings')).think"))
         self.browser.open(f"http://127.0.0.1:{self.server.port}/")
         self.assertFalse(self.value("document.getElementById('think').checked"), "it is kept")
+
+    def choose(self, name):
+        self.value(f"""(() => {{
+            const choice = document.getElementById('answering');
+            choice.value = {json.dumps(name)};
+            choice.dispatchEvent(new Event('change', {{bubbles: true}}));
+        }})()""")
+
+    def test_lets_an_adapter_answer(self):
+        question = {"role": "user", "content": "What is this?"}
+        hostile = "<b>charts"
+        for seed, name in enumerate(("invoices", hostile)):
+            make_adapter(f"adapter-{seed}", seed)
+        with Server("--image-size", 28, "--adapter", f"invoices={folder / 'adapter-0'}", "--adapter", f"{hostile}={folder / 'adapter-1'}") as server:
+            expected = {name: server.ask(question, max_tokens=12, model=name) for name in ("gqa", "invoices", hostile)}
+            self.assertEqual(len(set(expected.values())), 3, expected)
+            self.open(server)
+            self.browser.wait_for("models.length === 3")
+            self.assertEqual(self.value("[...document.getElementById('answering').options].map(option => option.textContent)"), list(expected))
+            self.assertEqual(self.value("[model.id, document.getElementById('answering').value]"), ["gqa", "gqa"])
+            self.set("temperature", 0)
+            self.set("max_tokens", 12)
+            self.ask(question["content"])
+            self.answered(1)
+            self.assertEqual(self.words()[1], expected["gqa"])
+            for name in ("invoices", hostile):
+                self.choose(name)
+                self.assertEqual(self.value("document.querySelector('article.assistant .by').textContent"), "gqa" if name == "invoices" else "invoices")
+                self.browser.click("article.assistant .change")
+                self.answered(1)
+                self.assertEqual(self.words()[1], expected[name], name)
+                self.assertRegex(self.value("document.querySelector('article.assistant .about').textContent"), f"^{name}\\d+ tokens in")
+                self.assertEqual(self.value("document.title"), f"{name}: chat")
+            self.assertEqual(self.value("document.querySelectorAll('header b, article b').length"), 0)
+            self.choose("invoices")
+            self.ask("And why?")
+            self.answered(2)
+            self.assertEqual(self.value("[...document.querySelectorAll('.by')].map(by => by.textContent)"), [hostile, "invoices"])
+            self.screenshot("adapters-1280")
+            for width in (400, 320):
+                self.browser.size(width, 700)
+                self.assertLessEqual(self.value("document.documentElement.scrollWidth"), width)
+            self.screenshot("adapters-320")
+            self.assertEqual(self.value(UNLABELLED), [])
+            self.browser.open(f"http://127.0.0.1:{server.port}/")
+            self.browser.wait_for("models.length === 3")
+            self.assertEqual(self.value("[model.id, document.getElementById('answering').value]"), ["invoices", "invoices"], "it is kept")
+            self.assertEqual(self.value("requestBody().model"), "invoices")
+            self.value("localStorage.setItem('settings', JSON.stringify({model: 'gone'}))")
+            self.browser.open(f"http://127.0.0.1:{server.port}/")
+            self.browser.wait_for("models.length === 3")
+            self.assertEqual(self.value("model.id"), "gqa", "as of an adapter that is no longer served")
 
     def test_sends_a_picture_and_veils_where_the_model_did_not_look(self):
         self.set("temperature", 0)
@@ -390,10 +462,7 @@ class Page(unittest.TestCase):
     def test_is_labelled_and_fits_a_phone(self):
         self.browser.click("#settings-button")
         self.screenshot("settings-1280")
-        unlabelled = """[...document.querySelectorAll('button, input, textarea, img, canvas')].filter(one => !one.closest('[hidden]')
-            && one.tagName !== 'CANVAS' && !(one.textContent.trim() && one.tagName === 'BUTTON') && !one.labels?.length
-            && !one.getAttribute('aria-label') && !one.alt).map(one => one.outerHTML)"""
-        self.assertEqual(self.value(unlabelled), [])
+        self.assertEqual(self.value(UNLABELLED), [])
         for width in (400, 320):
             self.browser.size(width, 700)
             self.assertLessEqual(self.value("document.documentElement.scrollWidth"), width)

@@ -1,7 +1,8 @@
 const $ = id => document.getElementById(id);
 // The conversation: {role, text, thoughts, pictures, element}. Texts are only ever inserted as text.
-let turns = [], attached = [], running = null, model = {id: "", fvlm: {}}, known = null;
+let turns = [], attached = [], running = null, models = [], model = {id: "", fvlm: {}}, known = null;
 let chosen = false; // whether the user chose to let models think, or not to
+let preferred; // the name of the model that the user chose, where there were several
 const numbers = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const kept = [...numbers, "system", "video_frames", "look", "think"];
 
@@ -249,6 +250,7 @@ async function answer() {
   addTurn(turn);
   turn.element.setAttribute("aria-busy", "true");
   const note = element("span");
+  if (models.length > 1) turn.about.append(element("span", "by", model.id));
   turn.about.append(note);
   setRunning(true);
   const {signal} = running;
@@ -341,7 +343,7 @@ function valueOf(name) {
 function keepSettings() {
   try {
     const values = kept.filter(name => name !== "think" || chosen).map(name => [name, $(name)[valueOf(name)]]);
-    localStorage.setItem("settings", JSON.stringify(Object.fromEntries(values)));
+    localStorage.setItem("settings", JSON.stringify({...Object.fromEntries(values), model: preferred}));
   } catch {} // a browser that keeps nothing
 }
 
@@ -351,13 +353,25 @@ function restoreSettings() {
     for (const name of kept)
       if (name in values) $(name)[valueOf(name)] = values[name];
     chosen = "think" in values;
+    preferred = values.model;
   } catch {}
 }
 
 async function findModel() {
   const response = await fetch("/v1/models", {headers: headers()});
   if (!response.ok) throw new Error(await failureOf(response));
-  model = (await response.json()).data[0];
+  models = (await response.json()).data;
+  const several = models.length > 1;
+  $("answering-label").hidden = !several;
+  $("model").classList.toggle("said", several); // the choice says it
+  $("answering").replaceChildren(...models.map(({id}) => new Option(id, id)));
+  useModel(models.find(({id}) => id === preferred) ?? models[0]);
+}
+
+// Answers from now on are this model's.
+function useModel(used) {
+  model = used;
+  $("answering").value = model.id;
   $("model").textContent = model.id;
   document.title = `${model.id}: chat`;
   $("look-label").hidden = !model.fvlm.attention;
@@ -374,6 +388,11 @@ function listen() {
   $("settings").addEventListener("submit", event => event.preventDefault());
   $("think").addEventListener("change", () => { chosen = true; });
   $("settings").addEventListener("change", keepSettings);
+  $("answering").addEventListener("change", () => {
+    preferred = $("answering").value;
+    useModel(models.find(({id}) => id === preferred));
+    keepSettings();
+  });
   $("token").addEventListener("change", () => { known = findModel().then(() => say(""), error => say(error.message)); });
   $("settings-button").addEventListener("click", () => showSettings($("settings").hidden));
   $("new").addEventListener("click", restart);
