@@ -1,4 +1,4 @@
-"""CLIP's, SigLIP's, SmolVLM's and InternVL's vision encoders against transformers: hidden states, every gradient, and folders.
+"""CLIP's, SigLIP's, SmolVLM's, InternVL's and Qianfan-OCR's vision encoders against transformers: hidden states, every gradient, and folders.
 
 usage: vit_test.py FVLM_ENGINE TOWER_PROBE; exit 77 where transformers is missing."""
 import json
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
                           LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
 from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
+from transformers.models.qianfan_ocr.modeling_qianfan_ocr import QianfanOCRVisionConfig, QianfanOCRVisionModel
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
 
 probe = Path(sys.argv.pop(1)).resolve()
@@ -127,6 +128,12 @@ class Encoders(unittest.TestCase):
                         {"hidden_act": "gelu_pytorch_tanh", "use_mask_token": True, "hidden_size": 30, "num_attention_heads": 3}):
             with self.subTest(**changes):
                 model, frames = make(InternVLVisionModel, InternVLVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
+                self.check(saved(model), model, frames, last_hidden)
+
+    def test_qianfan_ocr(self):
+        for changes in ({}, {"use_qk_norm": True, "attention_bias": False, "use_mean_pooling": False}):
+            with self.subTest(**changes):
+                model, frames = make(QianfanOCRVisionModel, QianfanOCRVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
                 self.check(saved(model), model, frames, last_hidden)
 
     def test_internvl_at_another_image_size_and_layer(self):

@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Qianfan-OCR, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, DeepseekVLConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig,
                           GemmaConfig, GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
-                          LlavaOnevisionConfig, PaliGemmaConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+                          LlavaOnevisionConfig, PaliGemmaConfig, QianfanOCRConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 VOCABULARY, IMAGE = 260, 256
@@ -37,6 +37,10 @@ def idefics3(kind, **changes):
 
 def internvl(vision, text, **changes):
     return InternVLConfig(vision_config=InternVLVisionConfig(**VISION, **vision), text_config=text, image_token_id=IMAGE, **changes)
+
+
+def qianfan_ocr(vision, **changes):
+    return QianfanOCRConfig(vision_config=VISION | vision, text_config=Qwen3Config(**TEXT, head_dim=12), image_token_id=IMAGE, **changes)
 
 
 def gemma3(windows, **changes):
@@ -76,6 +80,9 @@ MODELS = {
     "internvl-qwen2": internvl({"attention_bias": True}, Qwen2Config(**TEXT)),
     "internvl-qwen3": internvl({"use_qk_norm": True, "norm_type": "rms_norm"}, Qwen3Config(**TEXT, head_dim=12), tie_word_embeddings=False),
     "internvl-llama": internvl({"use_mean_pooling": False}, LlamaConfig(**TEXT), vision_feature_layer=-2),
+    "qianfan-ocr": qianfan_ocr({}),
+    "qianfan-ocr-tied": qianfan_ocr({"use_qk_norm": True, "attention_bias": False, "use_mean_pooling": False, "use_mask_token": True},
+                                    tie_word_embeddings=True),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
     "deepseek-vl": deepseek_vl({}, tie_word_embeddings=False),
@@ -167,7 +174,7 @@ def rows_per_image(name):
     config = MODELS[name]
     if config.model_type == "llava":
         return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
-    if config.model_type == "internvl":
+    if config.model_type in ("internvl", "qianfan_ocr"):
         return int(16 * config.downsample_ratio ** 2)
     if config.model_type == "gemma3":
         return config.mm_tokens_per_image
@@ -214,7 +221,7 @@ def pixels_for(name, text, pixels, prompt=None):
         return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
     if MODELS[name].model_type == "gemma3":
         return {"pixel_values": pixels, "token_type_ids": torch.tensor([text]).eq(IMAGE).long()}
-    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl", "deepseek_vl") else pixels[None]}
+    return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl", "qianfan_ocr", "deepseek_vl") else pixels[None]}
 
 
 def logits_of(model, name):

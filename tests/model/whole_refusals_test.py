@@ -14,7 +14,7 @@ import torch
 
 
 def setUpModule():
-    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2"))
+    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2", "qianfan-ocr"))
 
 
 class WrongFolders(unittest.TestCase):
@@ -60,8 +60,19 @@ class WrongFolders(unittest.TestCase):
                      config=lambda one: one.update(vision_feature_layer=[-2, -1]))
         self.refused("internvl-qwen2", "'downsample_ratio' = 0.4", "'vision_feature_select_strategy' = \"full\"",
                      config=lambda one: one.update(downsample_ratio=0.4, vision_feature_select_strategy="full"))
+        self.refused("qianfan-ocr", "'norm_type' = \"batch_norm\"", "layer_norm and rms_norm are",
+                     config=lambda one: one["vision_config"].update(norm_type="batch_norm"))
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
                      config=lambda one: one.update(vision_feature_select_strategy="default"))
+
+    def test_fused_tensors_whose_rows_are_not_those_of_three(self):
+        name = "vision_model.encoder.layers.1.attn.qkv.weight"
+
+        def resize(rows):
+            return lambda tensors: tensors.update({name: tensors[name][:rows].clone()})
+        self.refused("qianfan-ocr", f'"{name}" has the shape [95, 32]', "those of 3 tensors", tensors=resize(95))
+        self.refused("qianfan-ocr", "vision_model.encoder.layers.1.attention.k_proj.weight", "[31, 32]", tensors=resize(93))
+        self.refused("qianfan-ocr", "vision_model.encoder.layers.1.attention.k_proj.weight", tensors=lambda tensors: tensors.pop(name))
 
     def test_missing_and_unknown_and_misshapen_tensors(self):
         def change(tensors):

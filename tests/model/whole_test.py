@@ -106,6 +106,28 @@ class WholeModels(Comparison, unittest.TestCase):
                     self.assertEqual(set(tensors), set(after))
                     self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in tensors.items()))
 
+    def test_the_published_names_of_qianfan_ocr(self):
+        """transformers writes other ones for the decoder's layers than it was published with, and reads both."""
+        tensors = self.renamed("qianfan-ocr", lambda name: name.replace("language_model.model.encoder.", "language_model.model."), "qianfan-published")
+        self.assertIn("vision_model.encoder.layers.0.attn.qkv.weight", tensors)
+        self.assertIn("language_model.model.layers.0.mlp.up_proj.weight", tensors)
+        run(engine, "import", "--model", root / "qianfan-published", "--out", root / "qianfan-published.model")
+        for part in ("vision/model", "connector", "decoder/model"):
+            files = [root / f"{one}.model" / f"{part}.safetensors" for one in ("qianfan-ocr", "qianfan-published")]
+            self.assertEqual(files[0].read_bytes(), files[1].read_bytes(), part)
+        run(engine, "export", root / "qianfan-published.model", "--huggingface", "--out", root / "qianfan-published.back")
+        after = load_file(root / "qianfan-published.back" / "model.safetensors")
+        self.assertEqual(set(tensors), set(after))
+        self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in tensors.items()))
+
+    def test_the_quantized_queries_keys_and_values_of_qianfan_ocr_stay_apart(self):
+        run(engine, "quantize", root / "qianfan-ocr.model", "--scheme", "int8", "--out", root / "qianfan-int8")
+        run(engine, "export", root / "qianfan-int8", "--huggingface", "--out", root / "qianfan-int8.back")
+        names = set(load_file(root / "qianfan-int8.back" / "model.safetensors"))
+        layer = "vision_model.encoder.layers.0."
+        self.assertTrue({f"{layer}attention.{part}_proj.weight_packed" for part in "qkv"} | {f"{layer}attn.qkv.bias"} <= names)
+        self.assertNotIn(f"{layer}attn.qkv.weight", names)
+
     def test_a_tied_head_that_the_file_has_comes_back(self):
         shutil.copytree(root / "smolvlm", root / "tied")
         tensors = load_file(root / "tied" / "model.safetensors")
@@ -175,7 +197,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "granite-vision", "smolvlm", "internvl-qwen2", "gemma3", "paligemma"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "granite-vision", "smolvlm", "internvl-qwen2", "qianfan-ocr", "gemma3", "paligemma"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")

@@ -64,6 +64,7 @@ struct VisionConfig {
   bool rows_as_text = false;
   // Of cells: a decoder with M-RoPE counts rows on a canvas.
   std::optional<CanvasTokens> canvas;
+  bool bare_layers = false;    // layers are called layers.0 and not encoder.layer.0
   bool position_class = false; // before them the table has a row of a class token, which there is none of
   // Of cells with SigLIP's names: queries and keys are rotated by the lines and columns of patches.
   bool axial_rope = false;

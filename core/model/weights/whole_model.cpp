@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/weights/fused_tensors.h"
 
 #include <fmt/format.h>
 
@@ -216,7 +217,7 @@ WholeModel WholeModel::open(const fs::path& path) {
   say_whether_tied(source.config, family, *source.weights);
   if (family.left_out && source.config.contains(family.left_out)) source.config[family.left_out] = nullptr;
   WholeModelParts read = read_whole_config(source.config, where);
-  WholeModel out{{}, read.image_token_id, *source.weights, {}, {}};
+  WholeModel out{{}, read.image_token_id, with_divided(*source.weights, family.fused), {}, {}};
   out.description.parts = std::move(read.parts);
   const Binding binding(out.description, family, source.config, out.file);
   out.tensors = binding.tensors();
@@ -227,8 +228,9 @@ WholeModel WholeModel::open(const fs::path& path) {
     part.folder.weights = binding.view_of(part);
     for (const auto& file : source.carried)
       if (belongs_to(part.role(), file.name, file.text())) part.folder.carried.push_back(file);
-    if (part.role() == Role::decoder)
-      part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
+    if (part.role() != Role::decoder) continue;
+    part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
+    if (!family.fused.empty()) part.folder.whole_model["fused"] = fused_names(*source.weights, family.fused);
   }
   return out;
 }
@@ -247,7 +249,7 @@ WholeModelForm assemble(const ModelDirectory& directory) {
   if (!config || !tensors) reader.problems().add("'config' or 'tensors' is missing");
   reader.finish("the file was changed or damaged: import the model anew");
 
-  WholeModelForm out{*config, {}, {}};
+  WholeModelForm out{*config, {}, {}, {}};
   Problems problems;
   ModelDescription imported;
   imported.name = description.name;
@@ -279,6 +281,7 @@ WholeModelForm assemble(const ModelDirectory& directory) {
     if (!placed) problems.add("parameter {} has no place in the imported folder", shown(name));
   problems.raise(directory.path().string(),
                  "a part was exchanged since the import: export it without --huggingface, as a model directory");
+  join(out, whole.value("fused", Json::array()), whole_model_family(*config, where).fused, where);
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ struct WholeModelFamily {
   struct Prefix {
     std::string in_file, in_parts;
   };
+  // Tensors whose names have `in_file` inside are the rows of several, whose names have one of `parts` there.
+  struct Fused {
+    std::string in_file;
+    std::vector<std::string> parts;
+  };
   std::string model_type; // of config.json
   // Notes problems in the reader. The keys of the parts are checked by whoever reads the parts.
   Configs (*read)(ConfigReader& reader);
@@ -33,6 +39,8 @@ struct WholeModelFamily {
   bool head_decides_tying = false;
   // The key of a part that is left out, so that an exported config.json has null there; null: there is none.
   const char* left_out = nullptr;
+  // Their parts are what `names` are of.
+  std::vector<Fused> fused = {};
 };
 
 const std::vector<WholeModelFamily>& whole_model_families(); // whole_models.cpp
@@ -64,6 +72,12 @@ struct WholeModelForm {
   nlohmann::json config;
   std::map<std::string, const TensorView*> tensors; // by their names in the folder
   WeightLayout quantized;                           // of these, what quantized weights consist of
+  // Of these, such as are not in the directory as they are.
+  struct Joined {
+    TensorView view;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<std::unique_ptr<Joined>> joined = {};
 };
 // Throws Error(data) for a directory that was not imported from such a folder, or has other parts by now.
 WholeModelForm assemble(const ModelDirectory& directory);

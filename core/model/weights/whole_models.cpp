@@ -2,6 +2,8 @@
 #include "model/weights/model_family.h"
 #include "model/weights/whole_model_pieces.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -289,6 +291,50 @@ std::vector<WholeModelFamily::Prefix> qwen3_vl_names() {
   return names;
 }
 
+// The model_type of its tower differs from InternVL's, and its heads are tied where the model's own config says so.
+WholeModelFamily::Configs read_qianfan_ocr(ConfigReader& reader) {
+  WholeModelFamily::Configs out = read_internvl(reader);
+  out.vision["model_type"] = "qianfan_ocr_vision";
+  if (!reader.object("text_config") || !reader.object("text_config")->contains("model_type"))
+    out.decoder["model_type"] = "qwen3";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", false);
+  return out;
+}
+
+// As published and as transformers writes them, which calls the decoder's layers by the name of the encoder's, too; and
+// as it calls them.
+std::vector<WholeModelFamily::Prefix> qianfan_ocr_names() {
+  std::vector<WholeModelFamily::Prefix> names;
+  constexpr int64_t most_published_layers = 64;
+  for (int64_t i = 0; i < most_published_layers; ++i) {
+    const std::string in_file = fmt::format("vision_model.encoder.layers.{}.", i),
+                      own = fmt::format("vision.layers.{}.", i);
+    for (const auto& [theirs, ours] :
+         {std::pair("attn.proj.", "attention.projection_layer."), std::pair("norm1.", "layernorm_before."),
+          std::pair("norm2.", "layernorm_after."), std::pair("ls1", "lambda_1"), std::pair("ls2", "lambda_2"),
+          std::pair("", "")})
+      names.push_back({in_file + theirs, own + ours});
+  }
+  names.insert(names.end(),
+               {{"vision_model.embeddings.class_embedding", "vision.embeddings.cls_token"},
+                {"vision_model.embeddings.position_embedding", "vision.embeddings.position_embeddings"},
+                {"vision_model.embeddings.patch_embedding.", "vision.embeddings.patch_embeddings.projection."},
+                {"vision_model.", "vision."},
+                {"mlp1.0.", "connector.layer_norm."},
+                {"mlp1.1.", "connector.linear_1."},
+                {"mlp1.3.", "connector.linear_2."},
+                {"language_model.model.encoder.layers.", "decoder.model.layers."},
+                {"language_model.", "decoder."},
+                {"model.vision_tower.", "vision."},
+                {"model.multi_modal_projector.", "connector."},
+                {"model.language_model.", "decoder.model."},
+                {"lm_head.", "decoder.lm_head."}});
+  return names;
+}
+
+const std::vector<WholeModelFamily::Fused> qianfan_ocr_fused = {
+    {".attn.qkv.", {".attention.q_proj.", ".attention.k_proj.", ".attention.v_proj."}}};
+
 const std::vector<WholeModelFamily::Prefix> deepseek_vl_names = {{"model.vision_model.", "vision."},
                                                                  {"model.aligner.linear1.", "connector.linear_1."},
                                                                  {"model.aligner.linear2.", "connector.linear_2."},
@@ -309,6 +355,8 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"lighton_ocr", [](ConfigReader& reader) { return read_mistral3(reader, "qwen3", 151655); }, lighton_ocr_names,
        /*head_decides_tying=*/true},
       {"internvl", read_internvl, llava_names},
+      {"qianfan_ocr", read_qianfan_ocr, qianfan_ocr_names(), /*head_decides_tying=*/false, /*left_out=*/nullptr,
+       qianfan_ocr_fused},
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"lfm3_vl", read_lfm3_vl, llava_names},
       {"minicpmv4_6", [](ConfigReader& reader) { return read_minicpm(reader, "minicpmv4_6_vision"); }, minicpm_names()},

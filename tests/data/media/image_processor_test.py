@@ -399,9 +399,10 @@ class ImageProcessors(unittest.TestCase):
         self.expect_equal(oracle, paths, INTERNVL3)
         config = {key: value for key, value in INTERNVL3.items() if key != "processor_class"}
         self.expect_equal(GotOcr2ImageProcessorPil.from_dict(config), paths, config)
-        folder = folder_of(config)
-        (folder / "processor_config.json").write_text(json.dumps({"image_seq_length": 256, "processor_class": "InternVLProcessor"}))
-        self.assertEqual([made[:2] for made in process(folder, paths)], [(3, 4), (4, 3), (1, 3)])
+        for kind in ("InternVLProcessor", "QianfanOCRProcessor"):
+            folder = folder_of(config)
+            (folder / "processor_config.json").write_text(json.dumps({"image_seq_length": 256, "processor_class": kind}))
+            self.assertEqual([made[:2] for made in process(folder, paths)], [(3, 4), (4, 3), (1, 3)], kind)
 
     def expect_grids(self, oracle, sizes, config=None):
         paths = rgb_of(*sizes)

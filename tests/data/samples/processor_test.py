@@ -25,6 +25,7 @@ try:
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
     from transformers.models.internvl import processing_internvl
+    from transformers.models.qianfan_ocr import processing_qianfan_ocr
     from transformers.models.lfm3_vl import processing_lfm3_vl
     from transformers.models.llava.processing_llava import LlavaProcessor
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
@@ -87,6 +88,7 @@ def alone(processor):
 
 
 InternVLProcessor = alone(processing_internvl.InternVLProcessor)
+QianfanOCRProcessor = alone(processing_qianfan_ocr.QianfanOCRProcessor)
 LlavaOnevisionProcessor = alone(processing_llava_onevision.LlavaOnevisionProcessor)
 PixtralProcessor = alone(WithTorchvision)
 LightOnOcrProcessor = alone(processing_lighton_ocr.LightOnOcrProcessor)
@@ -211,6 +213,15 @@ class Processors(unittest.TestCase):
                 ([said("user", None, None, "Which is the red one?"), said("assistant", "The last.")], [picture(70, 70), picture(90, 20)]),
                 ([said("user", "First ", None, " or this?"), said("assistant", "No."), said("user", "Why?"),
                   said("assistant", "It is late.")], [picture(40, 90)])], "<IMG_CONTEXT>")
+
+    def test_qianfan_ocr(self):
+        """Whose template writes <image>, in place of which the processor writes another token."""
+        template = INTERNVL.replace("<IMG_CONTEXT>", "<image>")
+        images = GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, max_patches=6)
+        processor = QianfanOCRProcessor(images, tokenizer_with(template, **INTERNVL_TOKENS), image_seq_length=5, chat_template=template)
+        self.expect_equal(processor, 32, 5, [
+            *(([said("user", None, "What is that?"), said("assistant", "The moon.")], [picture(*size)]) for size in ((64, 48), (31, 97), (20, 21))),
+            ([said("user", "First ", None, " or ", None), said("assistant", "No.")], [picture(70, 70), picture(90, 20)])], "<IMG_CONTEXT>")
 
     def test_a_video_of_internvl(self):
         images = GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, max_patches=4)

@@ -23,10 +23,11 @@ void read_internvl(ProcessorReader& in) {
   in.out.tile = in.out.size.height;
   in.out.size = {};
   in.out.resize = Resize::none;
-  // transformers' InternVLProcessor cuts images whatever the image processor's own setting is.
-  const bool crops = in.config.flag("crop_to_patches", false);
-  in.out.splits_into_tiles =
-      (crops || in.config.text("processor_class", "") == "InternVLProcessor") && in.out.max_tiles > 1;
+  // transformers' processors of these models cut images whatever the image processor's own setting is.
+  const std::string processor = in.config.text("processor_class", "");
+  const bool crops = in.config.flag("crop_to_patches", false) || processor == "InternVLProcessor" ||
+                     processor == "QianfanOCRProcessor";
+  in.out.splits_into_tiles = crops && in.out.max_tiles > 1;
 }
 
 void cut_internvl(const ImageProcessor& processor, ImageSize, CutSizes& sizes) {

@@ -1,10 +1,13 @@
-// InternVL's vision encoder (transformers' InternVLVisionModel), InternViT.
+// The vision encoders of InternVL, InternViT (transformers' InternVLVisionModel), and of Qianfan-OCR
+// (QianfanOCRVisionModel).
 #include "model/weights/vit.h"
 
 #include <fmt/format.h>
 
 namespace fvlm {
 namespace {
+
+constexpr const char* qianfan_type = "qianfan_ocr_vision";
 
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   VisionConfig defaults;
@@ -19,7 +22,8 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   defaults.hidden_act = "gelu";
   defaults.initializer_range = 0.02;
   VisionConfig out = read_vit(reader, defaults);
-  out.attention_bias = reader.flag("attention_bias", false);
+  out.bare_layers = model_type == qianfan_type;
+  out.attention_bias = reader.flag("attention_bias", out.bare_layers);
   out.use_qk_norm = reader.flag("use_qk_norm", false);
   out.use_mask_token = reader.flag("use_mask_token", false);
   out.layerscale_value = reader.number("layer_scale_init_value", 0.1, -1e6, 1e6);
@@ -32,6 +36,8 @@ VisionConfig read(ConfigReader& reader, const std::string& model_type) {
                        "patches have an embedding of their position");
   for (const char* key : {"hidden_dropout_prob", "projection_dropout"})
     reader.refuse_unless(reader.number(key, 0, 0, 1) == 0, key, "encoders are trained without dropout; set it to 0");
+  // Qianfan-OCR's drop_path_rate is of its own training: encoders are trained with all layers, as transformers
+  // evaluates them.
   return out;
 }
 
@@ -76,7 +82,7 @@ WeightLayout layout(const VisionConfig& config) {
   add("embeddings.patch_embeddings.projection.bias", {width}, zero);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     used = i < config.layers_used();
-    const std::string layer = fmt::format("encoder.layer.{}.", i);
+    const std::string layer = fmt::format("{}.{}.", config.bare_layers ? "layers" : "encoder.layer", i);
     norm(layer + "layernorm_before", !config.rms_norm);
     for (const char* name : {"attention.q_proj", "attention.k_proj", "attention.v_proj"})
       linear(layer + name, width, width, config.attention_bias);
@@ -98,7 +104,7 @@ WeightLayout layout(const VisionConfig& config) {
 
 EncoderFamily internvl_family() {
   return {.name = "internvl",
-          .types = {{"internvl_vision", "InternVLVisionModel"}},
+          .types = {{"internvl_vision", "InternVLVisionModel"}, {qianfan_type, "QianfanOCRVisionModel"}},
           .read = read,
           .write = write,
           .layout = layout,

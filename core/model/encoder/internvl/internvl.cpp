@@ -1,5 +1,6 @@
-// InternVL's vision transformer (transformers' InternVLVisionModel): a class token, a bias in the patch embedding and
-// LayerScale; what its norms and its attention are, the config says. Files of a mean pooling have no norm at the end.
+// The vision transformer of InternVL and Qianfan-OCR (transformers' InternVLVisionModel, QianfanOCRVisionModel): a
+// class token, a bias in the patch embedding and LayerScale; what its norms and its attention are, the config says.
+// Files of a mean pooling have no norm at the end.
 #include "model/encoder/vit.h"
 
 namespace fvlm::model {
@@ -7,7 +8,7 @@ namespace fvlm::model {
 std::unique_ptr<Encoder> internvl_encoder(const VisionConfig& config, Parameters& parameters) {
   const Vit::Traits traits{.embedding = {"cls_token", "position_embeddings", "patch_embeddings.projection", true},
                            .input_norm = nullptr,
-                           .layers = "encoder.layer.",
+                           .layers = config.bare_layers ? "layers." : "encoder.layer.",
                            .layer = {.before_attention = "layernorm_before",
                                      .query = "attention.q_proj",
                                      .key = "attention.k_proj",
