@@ -113,7 +113,8 @@ void AnswerService::begin_batch() {
   batch_.emplace(generator_.make_batch(options));
 }
 
-// On a GPU few prompts and many, of few rows and many, each read twice: a pass is captured the second time.
+// On a GPU few prompts and many, of few rows and many, each read twice: a pass is captured the second time. Those of
+// the model and of each adapter, and of all of them together.
 void AnswerService::prepare() {
   constexpr int64_t few = 16, many = 32, longest = 64;
   const c10::InferenceMode no_autograd;
@@ -126,11 +127,13 @@ void AnswerService::prepare() {
     return;
   }
   int64_t token = 0; // another one for each prompt, or they would share rows
+  const size_t models = 1 + generator_.adapters(), kinds = models > 1 ? models + 1 : 1;
   const auto read_twice = [&](int64_t prompts, int64_t rows) {
-    for (size_t time = 0; time < 2 * (1 + generator_.adapters()); ++time) {
+    for (size_t time = 0; time < 2 * kinds; ++time) {
+      const size_t kind = time / 2;
       for (int64_t i = 0; i < prompts; ++i)
         batch_->add({.tokens = std::vector<int64_t>(static_cast<size_t>(rows), token++ % decoder.vocab_size),
-                     .adapter = time / 2});
+                     .adapter = kind < models ? kind : static_cast<size_t>(i) % models});
       (void)batch_->finish();
     }
   };
