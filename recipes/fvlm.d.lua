@@ -498,7 +498,8 @@ function fvlm.mix(table) end
 ---@field teacher_prompt? string As in the mix.
 ---@field questions? fvlm.Questions As in the mix, all of them but `source`, which one encoder reads for all decoders.
 
----Cross-entropy of the next token, mean over the labels it selects.
+---Cross-entropy of the next token, mean over the labels it selects. Beside fvlm.dpo it learns the chosen answers
+---alone.
 ---@class fvlm.NextToken
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? number|number[]|fun(progress: number): number Only the first N labels of each span. May be a function of the stage's progress, whose values are rounded; `first.TERM` in the metrics then says where it is. In tokens.
@@ -506,7 +507,8 @@ function fvlm.mix(table) end
 ---@field pass? "fine"|"coarse" Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x. Default: `"fine"`.
 ---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 
----Cross-entropy of the next token, mean over the labels it selects.
+---Cross-entropy of the next token, mean over the labels it selects. Beside fvlm.dpo it learns the chosen answers
+---alone.
 ---@param table fvlm.NextToken
 ---@return fvlm.NextToken
 function fvlm.next_token(table) end

@@ -34,11 +34,11 @@ std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
 
 template <class EachToken>
 auto PassBuilder::PredictedTokens::at_labels(const EachToken& each_token) const {
-  decltype(each_token(texts.front().text)) selected;
-  for (const auto& [text, is_predicted] : texts) {
-    const auto all = each_token(text);
+  decltype(each_token(texts.front())) selected;
+  for (const OfText& each : texts) {
+    const auto all = each_token(each);
     for (size_t i = 0; i < all.size(); ++i)
-      if (is_predicted[i]) selected.push_back(all[i]);
+      if (each.is_predicted[i]) selected.push_back(all[i]);
   }
   return selected;
 }
@@ -47,8 +47,9 @@ auto PassBuilder::PredictedTokens::at_labels(const EachToken& each_token) const 
 at::Tensor PassBuilder::mask_of(size_t term, const PredictedTokens& tokens, int64_t size, double progress) const {
   const plan::ObjectiveTerm& of_term = *stage_.objective[term];
   const auto selection = of_term.labels_at(progress);
-  auto mask = tokens.at_labels([&](const SampleText& text) {
-    auto weights = objective::label_weights(text, selection);
+  auto mask = tokens.at_labels([&](const PredictedTokens::OfText& each) {
+    if (!learns(stage_, of_term, each.number)) return std::vector<float>(each.text.ids.size());
+    auto weights = objective::label_weights(each.text, selection);
     if (of_term.averages_texts()) {
       const float all = std::accumulate(weights.begin(), weights.end(), 0.0f);
       for (float& weight : weights) weight /= std::max(all, 1.0f);
@@ -62,8 +63,9 @@ at::Tensor PassBuilder::mask_of(size_t term, const PredictedTokens& tokens, int6
 at::Tensor PassBuilder::outcomes_of(const PredictedTokens& tokens, int64_t labels) {
   const at::Tensor values = at::zeros({std::ssize(outcome_values), labels}, at::kFloat);
   for (int64_t row = 0; float Outcome::*const value : outcome_values) {
-    const auto own = tokens.at_labels(
-        [&](const SampleText& text) { return std::vector<float>(text.ids.size(), text.outcome.*value); });
+    const auto own = tokens.at_labels([&](const PredictedTokens::OfText& each) {
+      return std::vector<float>(each.text.ids.size(), each.text.outcome.*value);
+    });
     std::ranges::copy(own, values.mutable_data_ptr<float>() + row++ * labels);
   }
   return values;
@@ -91,8 +93,8 @@ std::vector<int64_t> PassBuilder::add_teacher_pack(const HostPack& host, const P
   model::Pack& pack = in.teacher_pack.emplace(model::make_pack(samples, capacity, reader_, options_.device(at::kCPU)));
   const int64_t* next = pack.labels.rows.const_data_ptr<int64_t>();
   std::vector<int64_t> rows;
-  for (const bool asked :
-       tokens.at_labels([&](const SampleText& text) { return objective::labels(text, teacher_terms_); }))
+  for (const bool asked : tokens.at_labels(
+           [&](const PredictedTokens::OfText& each) { return objective::labels(each.text, teacher_terms_); }))
     rows.push_back(asked ? *next++ : 0);
   pack.labels = {};
   return rows;
@@ -110,7 +112,8 @@ void PassBuilder::add_compared(const PredictedTokens& tokens, const std::vector<
     std::vector<int64_t> rows, teacher_rows;
     std::vector<float> weights;
     const auto selection = term.labels();
-    const auto own = tokens.at_labels([&](const SampleText& text) { return objective::labels(text, selection); });
+    const auto own =
+        tokens.at_labels([&](const PredictedTokens::OfText& each) { return objective::labels(each.text, selection); });
     for (size_t label = 0; label < own.size(); ++label) {
       if (!own[label]) continue;
       rows.push_back(of_pack[label]);
@@ -173,6 +176,8 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
                                              return tokens.texts.back().is_predicted;
                                            },
                                            {texts_, repeats, false});
+  for (auto of_text = tokens.texts.begin(); const PackedSample& packed : host.samples)
+    for (size_t number = 0; number < packed.sample->texts.size(); ++number) (of_text++)->number = number;
   const auto used = model::Capacity::of(samples, reader_.rows_per_frame), capacity = padded(used);
   built.encoded_frames = std::min(used.encoder_frames, used.frames); // cells of videos have several squares
   built.used_rows = used.rows;
@@ -208,7 +213,7 @@ BuiltPass PassBuilder::build(const HostPack& host, size_t decoder, const StepCou
   std::vector<double> weights;
   for (size_t index = 0; index < stage_.objective.size(); ++index) {
     for (const PackedSample& packed : own.samples)
-      built.counted += count_of(*stage_.objective[index], *packed.sample, counts.progress);
+      built.counted += count_of(stage_, *stage_.objective[index], *packed.sample, counts.progress);
     const size_t term = decoder * stage_.objective.size() + index; // of the counts
     weights.push_back(counts.of_term[term] > 0 ? scale * counts.weights[term] / counts.of_term[term] : 0);
   }

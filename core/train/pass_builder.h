@@ -36,10 +36,11 @@ class PassBuilder {
     struct OfText {
       const SampleText& text;
       std::vector<bool> is_predicted; // as long as the text
+      size_t number = 0;              // of the sample's texts
     };
     std::vector<OfText> texts;
 
-    // Of what `each_token` makes of each text, as long as the text, the elements of the pack's labels in their order.
+    // Of what `each_token` makes of each OfText, as long as its text, the elements of the pack's labels in their order.
     template <class EachToken>
     auto at_labels(const EachToken& each_token) const;
   };

@@ -10,14 +10,19 @@ double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
 }
 
-double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double progress) {
+bool learns(const plan::Stage& stage, const plan::ObjectiveTerm& term, size_t text) {
+  return text == 0 || !stage.needs_pairs() || !term.is_sum_over_labels();
+}
+
+double count_of(const plan::Stage& stage, const plan::ObjectiveTerm& term, const Sample& sample, double progress) {
   if (term.needs_pairs()) return 1;
   if (term.averages_texts()) return static_cast<double>(sample.texts.size());
   if (const int64_t rows = term.min_visual_rows(); rows > 0)
     return sample.visual_rows() >= rows ? static_cast<double>(sample.texts.size()) : 0;
   double count = 0;
-  for (const SampleText& text : sample.texts) {
-    const auto weights = objective::label_weights(text, term.labels_at(progress));
+  for (size_t i = 0; i < sample.texts.size(); ++i) {
+    if (!learns(stage, term, i)) continue;
+    const auto weights = objective::label_weights(sample.texts[i], term.labels_at(progress));
     count = std::accumulate(weights.begin(), weights.end(), count);
   }
   return count;
@@ -42,7 +47,7 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
         counts.left_out_rows += own.visual_rows() - own.visual_rows(text);
       }
       for (size_t index = 0; index < terms; ++index)
-        counts.of_term[i * terms + index] += count_of(*stage.objective[index], own, progress);
+        counts.of_term[i * terms + index] += count_of(stage, *stage.objective[index], own, progress);
     }
   }
   return counts;

@@ -18,8 +18,12 @@ struct StepCounts {
   int64_t left_out_rows = 0; // visual rows of the frames that texts do not have, over all texts
   double all_terms() const;
 };
-// What the term's loss is a mean over, in one sample.
-double count_of(const plan::ObjectiveTerm& term, const Sample& sample, double progress);
+// Whether one of the stage's terms learns from the text of this number of a sample. Of a pair, a term that imitates its
+// labels learns the chosen text alone.
+bool learns(const plan::Stage& stage, const plan::ObjectiveTerm& term, size_t text);
+
+// What the loss of one of the stage's terms is a mean over, in one sample.
+double count_of(const plan::Stage& stage, const plan::ObjectiveTerm& term, const Sample& sample, double progress);
 
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples,
                      double progress = 0);

@@ -1,5 +1,6 @@
 // Terms of an objective beside plain formulas over one sample at a time: losses, and gradients by finite differences.
 #include "../model/tiny.h"
+#include "objective/dpo/settings.h"
 #include "objective/kl/settings.h"
 #include "objective/manifold/settings.h"
 #include "objective/next_token/settings.h"
@@ -14,7 +15,7 @@ namespace {
 
 using at::Tensor;
 using model::Dice, model::Tiny;
-using objective::Kl, objective::Manifold, objective::NextToken;
+using objective::Dpo, objective::Kl, objective::Manifold, objective::NextToken;
 
 // A text whose answer is the given tokens, behind a question of random ones.
 SampleText text_of(Dice& dice, int64_t question, const std::vector<TokenId>& answer) {
@@ -202,6 +203,40 @@ TEST_F(Terms, KlPairsAnswersWithATeacherOfAnotherPrompt) {
       else
         tiny.take_gradients();
     }
+  }
+}
+
+TEST_F(Terms, NextTokenBesidePairsLearnsTheChosenAnswer) {
+  Dpo dpo;
+  dpo.loss = Dpo::Loss::simpo; // without a reference
+  stage_.objective = {dpo, NextToken()};
+  Dice dice(9);
+  for (auto& sample : samples_) {
+    auto pair = std::make_shared<Sample>(*sample);
+    pair->teacher_texts.clear();
+    std::vector<TokenId> rejected;
+    for (int i = 0; i < 6; ++i) rejected.push_back(static_cast<TokenId>(dice.upto(0, 52)));
+    pair->texts.push_back(text_of(dice, 3, rejected));
+    sample = pair;
+  }
+  Tiny tiny;
+  double cross_entropy = 0, count = 0;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const SampleText& chosen = samples_[i]->texts[0];
+    const Tensor own = at::log_softmax(logits(tiny, tiny.model, chosen, frames_of(i)), -1);
+    for (size_t t = 1; t < chosen.ids.size(); ++t) {
+      if (chosen.answer_mask[t] == 0) continue;
+      cross_entropy -= own[static_cast<int64_t>(t - 1)][chosen.ids[t]].item<double>();
+      ++count;
+    }
+  }
+  EXPECT_EQ(counts_of(stage_, samples_).of_term[1], count) << "what the loss is a mean over";
+  for (const size_t samples_of_a_pack : {4, 1}) {
+    const Tensor sums = step(tiny, samples_of_a_pack);
+    EXPECT_EQ(sums[0][1].item<double>(), std::ssize(samples_)) << "pairs";
+    EXPECT_EQ(sums[1][1].item<double>(), count) << "labels";
+    EXPECT_NEAR(sums[1][0].item<double>(), cross_entropy, 1e-6);
+    tiny.take_gradients();
   }
 }
 

@@ -8,8 +8,9 @@ using namespace recipe;
 
 Settings next_token_settings() {
   using Pass = NextToken::Pass;
-  auto type =
-      record<NextToken>("NextToken", "next_token", "Cross-entropy of the next token, mean over the labels it selects.");
+  auto type = record<NextToken>("NextToken", "next_token",
+                                "Cross-entropy of the next token, mean over the labels it selects. Beside fvlm.dpo it "
+                                "learns the chosen answers alone.");
   label_fields(type);
   type.field("pass", &NextToken::pass,
              choice<Pass>({{"fine", Pass::fine, "visual tokens from the model's own queries"},
