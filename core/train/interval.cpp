@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 namespace fvlm::train {
 
 void Interval::add(const Step& step) {
@@ -49,16 +51,20 @@ std::map<std::string, double> Interval::values() const {
   std::map<std::string, double> values = state_.rates;
   const auto& sums = state_.interval;
   const auto steps = sums.find("steps");
-  if (steps == sums.end()) return values;
+  const bool has_steps = steps != sums.end();
   const auto add_mean = [&](const std::string& name) {
     if (const auto sum = sums.find(name); sum != sums.end()) values[name] = sum->second / steps->second;
   };
-  add_mean("loss");
-  add_mean("gradient_norm");
+  for (const char* name : {"loss", "gradient_norm"})
+    if (has_steps)
+      add_mean(name);
+    else
+      values[name] = std::numeric_limits<double>::quiet_NaN();
   for (const std::string& name : objective::term_names(stage_.objective, decoders_)) add_mean("term." + name);
   for (size_t term = 0; term < decoders_ * stage_.objective.size(); ++term)
     for (const std::string& figure : figures(term)) add_mean(figure);
-  if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
+  if (const double all = has_steps ? sums.at("all_rows") : 0; all > 0)
+    values["padding_share"] = 1 - sums.at("used_rows") / all;
   if (const auto watched = sums.find("watched"); watched != sums.end())
     values["attention_entropy"] = sums.at("attention_entropy") / watched->second;
   values["samples"] = static_cast<double>(state_.samples);

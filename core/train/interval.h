@@ -39,7 +39,8 @@ class Interval {
   void set_rates(std::map<std::string, double> rates) { state_.rates = std::move(rates); } // "lr.GROUP"
   void add_times(PartTimes& times);
 
-  // Nothing that depends on the clock.
+  // Nothing that depends on the clock. Where no step was applied since the last line, the loss and the norm of the
+  // gradient are not a number.
   std::map<std::string, double> values() const;
   // The next line, after which another begins. None where no step was taken.
   std::optional<report::Record> take(PartTimes& times);

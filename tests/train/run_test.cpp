@@ -295,6 +295,21 @@ TEST_F(TrainRun, NonFiniteLossOrGradientIsNeverApplied) {
     }
 }
 
+TEST_F(TrainRun, ControlIsCalledBehindAStepThatWasNotApplied) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 1, run = function(m, memory)
+    if m.loss > 5 then memory.high = (memory.high or 0) + 1 end
+    if m.loss ~= m.loss and m.gradient_norm ~= m.gradient_norm and m.samples > 0 then memory.unknown = m.step end
+  end },)");
+  Faults faults;
+  faults.before_pack = [&](const std::string& stage, int64_t step, HostPack& pack) {
+    if (stage == "align" && step == 2) pack.normalization = &not_a_number();
+  };
+  run("a", {"log_every=1"}, {.stage = "align", .faults = faults});
+  const auto memory = nlohmann::json::parse(read_state(last("a", "align")).memory);
+  EXPECT_EQ(memory["unknown"], 3) << memory;
+  EXPECT_EQ(memory["high"], 9) << memory << ": of the steps that were applied";
+}
+
 TEST_F(TrainRun, TooManyBadStepsNameTheLastGoodCheckpoint) {
   Faults faults;
   faults.before_step = [&](const std::string&, int64_t step, model::Parameters& parameters) {

@@ -73,7 +73,8 @@ Ref<Control> control() {
       .required()
       .field("run", &Control::run,
              lua_function("fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil"),
-             "Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Returns "
+             "Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Where no "
+             "step was applied since the last line of metrics, m.loss and m.gradient_norm are not a number. Returns "
              "fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Results are journaled: "
              "resuming under the same plan replays them.")
       .required()
