@@ -470,8 +470,8 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     }
     for (const plan::Term& term : stage.objective)
       if (const std::string* teacher = term->teacher())
-        check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder(),
-                      description.decoder());
+        check_teacher(resolved.plan, stage, *term,
+                      model::config_of(ModelDirectory::open(resolve_model(*teacher)).description()), model.config());
     groups_of(resolved.plan.model, stage, model.parameters());
     require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "device/peak.h"
 #include "device/probe.h"
 #include "model/loading.h"
@@ -69,11 +70,31 @@ std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device dev
   return made;
 }
 
-void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model) {
-  if (teacher.vocab_size == model.vocab_size) return;
-  throw Error(ErrorKind::data, "the teacher knows {} tokens, and the model {}", teacher.vocab_size, model.vocab_size)
-      .at(folder)
-      .advise("a teacher has the model's own tokenizer");
+void check_teacher(const plan::Plan& plan, const plan::Stage& stage, const plan::ObjectiveTerm& term,
+                   const model::ModelConfig& teacher, const model::ModelConfig& model) {
+  const int64_t known = teacher.decoder.vocab_size, own = model.decoder.vocab_size;
+  if (known != own)
+    throw Error(ErrorKind::data, "the teacher knows {} tokens, and the model {}", known, own)
+        .at(*term.teacher())
+        .advise("a teacher has the model's own tokenizer");
+  if (term.reads_teacher_prompt() || !stage.data.has_frames()) return;
+  const auto rows_of = [&](const model::ModelConfig& config) {
+    return visual_rows(*config.connector, config.vision, plan.model.image_size);
+  };
+  const plan::VisualRows of_teacher = rows_of(teacher), of_model = rows_of(model);
+  if (of_teacher.per_frame != of_model.per_frame)
+    throw Error(ErrorKind::data, "the teacher makes {} of a frame, and the model {}, and both read the same packs",
+                counted(of_teacher.per_frame, "decoder row"), of_model.per_frame)
+        .at(*term.teacher())
+        .advise("take a teacher whose encoder and connector make as many; or reads = \"teacher_prompt\", with which it "
+                "reads no frames");
+  if (of_teacher.of_cells != of_model.of_cells || (of_teacher.max_bytes > 0) != (of_model.max_bytes > 0))
+    throw Error(ErrorKind::data,
+                "the teacher's encoder reads other frames than the model's, and both read the same packs")
+        .at(*term.teacher())
+        .advise(
+            "take a teacher with an encoder of the same kind; or reads = \"teacher_prompt\", with which it reads no "
+            "frames");
 }
 
 namespace {
@@ -138,7 +159,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     teacher = make_frozen(plan, device, [folder = resolve_model(*folder)](const model::ArenaOptions& arena) {
       return model::load_model(folder, arena);
     });
-    check_teacher(*folder, teacher->config().decoder, made.model->config().decoder);
+    check_teacher(plan, stage, *stage.objective[term], teacher->config(), made.model->config());
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.model->parameters(),
                                                      groups_of(plan.model, stage, made.model->parameters()), sharing);

@@ -43,6 +43,28 @@ TEST_F(RunRefusals, RehearsalOpensInitialModelsAndTeachers) {
   EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
 }
 
+TEST_F(RunRefusals, ATeacherMakesAsManyRowsOfAFrameAsTheModel) {
+  change_recipe("connector = { query_dim = 12 }", "connector = fvlm.mlp {}");
+  change_recipe(", fvlm.next_token { on = \"all\", pass = \"coarse\", weight = 0.5 }", "");
+  change_recipe("patch_size = 8", "patch_size = 4");
+  const fs::path teacher = run("teacher", {}, {.stage = "align", .max_steps = 1}).checkpoint;
+  change_recipe("patch_size = 4", "patch_size = 8");
+  const std::vector<std::string> sets = {fmt::format(
+      R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])", teacher.string())};
+  for (const bool rehearsed : {true, false}) try {
+      if (rehearsed)
+        rehearse(resolved(sets), {.folder = folder("a")}, registry_);
+      else
+        run("a", sets, {.stage = "align"});
+      ADD_FAILURE() << "nobody missed it";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_EQ(error.where(), teacher.string());
+      EXPECT_STREQ(error.what(),
+                   "the teacher makes 17 decoder rows of a frame, and the model 5, and both read the same packs");
+    }
+}
+
 TEST_F(RunRefusals, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
   const std::string lion = R"(stages.align.optimizer={"kind":"optimizer","algorithm":"lion","lr":0.001})";
   try {
