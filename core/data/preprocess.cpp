@@ -49,6 +49,7 @@ std::string json_of(const Sample& sample) {
   if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
   if (sample.is_desirable) out += fmt::format(R"(,"label":{})", *sample.is_desirable);
   if (!sample.answers.empty()) out += fmt::format(R"(,"answers":{})", nlohmann::json(sample.answers).dump());
+  if (sample.has_short_answer) out += fmt::format(R"(,"{}":true)", short_answer_key);
   std::vector<std::string> grids;
   for (const ImageGrid& image : sample.grids())
     grids.push_back(image.is_video() ? fmt::format("[{},{},{},{},{}]", image.rows, image.columns, image.steps,

@@ -145,7 +145,9 @@ class PreprocessTest : public testing::Test {
         EXPECT_EQ(a.frames, b.frames);
         EXPECT_EQ(a.copies, b.copies);
         EXPECT_EQ(a.correct_choice, b.correct_choice);
+        EXPECT_EQ(a.is_desirable, b.is_desirable);
         EXPECT_EQ(a.answers, b.answers);
+        EXPECT_EQ(a.has_short_answer, b.has_short_answer);
         EXPECT_EQ(a.truncated_tokens, b.truncated_tokens);
         EXPECT_EQ(a.truncated_answer_tokens, b.truncated_answer_tokens);
         EXPECT_EQ(a.dropped, b.dropped);
@@ -202,6 +204,23 @@ TEST_F(PreprocessTest, KeepsWhichAnswersAreLearnt) {
   input.mix.mask_history = true;
   EXPECT_EQ(stale_reason(folder / "out", input), "mask_history was nothing and is true");
   EXPECT_THAT(learnt(), testing::ElementsAre("yes<|im_end|>\n", "none", "none"));
+}
+
+TEST_F(PreprocessTest, KeepsThatAnswersAreShort) {
+  write_bytes(folder / "x.jsonl",
+              R"({"context": "A red ball.", "question": "Which colour?", "answers": ["red", "Red"]})"
+              "\n"
+              R"({"user": "Which?", "assistant": "Red.", "label": false})"
+              "\n");
+  input.mix.sources = {plan::Source{}};
+  input.mix.sources[0].text = {(folder / "x.jsonl").string()};
+  run();
+  EXPECT_EQ(compare(input.mix), 2);
+  const auto made = read(preprocessed_mix(folder / "out", input.mix), 0);
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_TRUE(made[0].sample->has_short_answer) << "the first line of what is generated counts";
+  EXPECT_FALSE(made[1].sample->has_short_answer);
+  EXPECT_EQ(made[1].sample->is_desirable, false);
 }
 
 TEST_F(PreprocessTest, CropAtReadTimeMayChange) {

@@ -158,7 +158,8 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
                 .rows_per_frame = visual_rows_.per_frame,
                 .correct_choice = parsed.correct_choice,
                 .is_desirable = parsed.is_desirable,
-                .answers = parsed.answers};
+                .answers = parsed.answers,
+                .has_short_answer = !parsed.tokens.empty() && object.contains(short_answer_key)};
   auto frame_count = parsed.frame_count;
   sample.media.tiles = cells_in(parts);
   std::optional<FoundFrames> found;

@@ -24,6 +24,8 @@ inline constexpr const char* broken_key = "fvlm_broken";
 // Sample::dropped, Sample::lacks_answer and Sample::exceeds_frames of one that is not used.
 inline constexpr const char *dropped_key = "fvlm_dropped", *lacks_answer_key = "fvlm_lacks_answer",
                             *exceeds_frames_key = "fvlm_exceeds_frames";
+// Sample::has_short_answer of one that is used.
+inline constexpr const char* short_answer_key = "fvlm_short_answer";
 
 class SampleReader {
  public:
