@@ -77,6 +77,7 @@ std::unique_ptr<DataLoader> StageData::loader_of_all_ranks() const {
   BatchPlan whole = batches_;
   whole.ranks = 1;
   DataLoaderOptions options = mix_.loader_options();
+  if (options.rank != 0) options.quarantine_log.clear(); // rank 0 reads the same samples, and lists the broken ones
   options.rank = 0;
   return std::make_unique<DataLoader>(samples(), order_, whole, pack_, options, start());
 }

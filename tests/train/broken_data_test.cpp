@@ -233,6 +233,20 @@ TEST_F(BrokenData, TellsOfASourceThatIsUsedUpBeforeTheOthers) {
   EXPECT_EQ(said_of({"stages.instruct.samples=320"}), "");
 }
 
+TEST_F(BrokenData, OneRankListsWhatAllReadBeforeTraining) {
+  break_images("pairs", [](int64_t number) { return number % 16 == 3; });
+  const auto plan = resolved({"loader.quarantine.share=1"}).plan;
+  for (const int64_t rank : {0, 1}) {
+    const fs::path log = folder(fmt::format("quarantine-{}.log", rank));
+    const StageData data(plan, plan.stages[2], registry_, {.rank = rank, .quarantine_log = log}, 2);
+    int64_t samples = 0;
+    for (const auto loader = data.loader_of_all_ranks(); const auto loaded = loader->next();)
+      samples += std::ssize(loaded->pack.samples);
+    EXPECT_GT(samples, 24) << "more than a rank's own";
+    EXPECT_EQ(fs::exists(log), rank == 0) << log;
+  }
+}
+
 TEST_F(BrokenData, StatisticsPredictThePaddingOfTheRun) {
   const auto plan = resolved({"log_every=1000"}).plan;
   for (const int64_t parts : {1, 3}) {
