@@ -7,6 +7,8 @@
 #include "model/weights/visual_rows.h"
 #include "recipe/rules.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -79,9 +81,13 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage, bool w
 
 void warn_of_early_end(const plan::Stage& stage, const Cursor& end) {
   if (end.samples >= stage.samples) return;
-  log_warning("stage {}: its data were over after {} of {} samples, since {} were skipped; the learning rate did not "
-              "reach the end of its schedule",
-              stage.name, grouped(end.samples), grouped(stage.samples), grouped(sample_counts(end).all_skipped()));
+  const int64_t skipped = sample_counts(end).all_skipped();
+  log_warning(
+      "stage {}: its data were over after {} of {} samples, since {}; the learning rate did not reach the end of "
+      "its schedule",
+      stage.name, grouped(end.samples), grouped(stage.samples),
+      skipped > 0 ? fmt::format("{} were skipped", grouped(skipped))
+                  : "every source with a weight above 0 there was used up");
 }
 
 } // namespace fvlm::train

@@ -233,6 +233,23 @@ TEST_F(BrokenData, TellsOfASourceThatIsUsedUpBeforeTheOthers) {
   EXPECT_EQ(said_of({"stages.instruct.samples=320"}), "");
 }
 
+TEST_F(BrokenData, TellsWhyAStageEndsEarly) {
+  plan::Stage stage;
+  stage.name = "a";
+  stage.samples = 400;
+  Cursor end;
+  end.samples = 200;
+  const auto said = [&] {
+    testing::internal::CaptureStderr();
+    warn_of_early_end(stage, end);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said(),
+              HasSubstr("after 200 of 400 samples, since every source with a weight above 0 there was used up"));
+  end.skipped[static_cast<size_t>(SkipReason::media)] = 3;
+  EXPECT_THAT(said(), HasSubstr("after 200 of 400 samples, since 3 were skipped"));
+}
+
 TEST_F(BrokenData, OneRankListsWhatAllReadBeforeTraining) {
   break_images("pairs", [](int64_t number) { return number % 16 == 3; });
   const auto plan = resolved({"loader.quarantine.share=1"}).plan;
