@@ -73,6 +73,7 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
   ThreadPool workers(source_.loader.workers);
   Prefetcher ahead(*source_.samples, order_, Composer::start(batches_, order_), workers, 64);
   const int64_t limit = settings_.samples > 0 ? settings_.samples : count_of(source_.samples->sizes());
+  int64_t cut = 0; // samples whose own answer is expected, and not whole
   while (samples_ < limit) {
     const auto measured = ahead.next();
     if (!measured) break;
@@ -84,11 +85,17 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
     for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, decoder);
     const Sample& sample = *measured->sample;
     ++samples_;
+    cut += sample.answers.empty() && sample.truncated_answer_tokens > 0;
     largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
     all = {all.frames + sample.frames, all.rows + sample.rows()};
     longest_.video = std::max(longest_.video, sample.frames);
     longest_.sequence = std::max(longest_.sequence, longest_sequence(sample));
   }
+  if (cut > 0 && settings_.generates())
+    log_warning(
+        "evaluation set {}: max_text_tokens = {} cuts the expected answers of {} of {} samples, and generated ones "
+        "are compared with what is left",
+        settings_.name, settings_.data.max_text_tokens, cut, samples_);
 }
 
 std::string SampleSet::name(size_t decoder) const {

@@ -344,5 +344,27 @@ TEST(Evaluation, LossOfQuestionsAndPairsIsThatOfTheCorrectText) {
   }
 }
 
+// The answers of every second sample are cut.
+struct CutQuestions : SyntheticQuestions {
+  using SyntheticQuestions::SyntheticQuestions;
+  Sample measure(const DrawnSample& drawn) const override {
+    Sample sample = SyntheticQuestions::measure(drawn);
+    sample.truncated_answer_tokens = drawn.sample % 2;
+    if (drawn.sample == 1) sample.answers = {"whole"};
+    return sample;
+  }
+};
+
+TEST(Evaluation, WarnsOfExpectedAnswersThatAreCut) {
+  const auto said = [](Measure kind) {
+    testing::internal::CaptureStderr();
+    open(wanted(kind), std::make_shared<CutQuestions>(kind, std::vector<int64_t>{12}));
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said(Measure::answer),
+              testing::HasSubstr("max_text_tokens = 1024 cuts the expected answers of 5 of 12 samples"));
+  EXPECT_EQ(said(Measure::loss), "") << "it measures what is there";
+}
+
 } // namespace
 } // namespace fvlm::evaluation
