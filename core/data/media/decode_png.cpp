@@ -13,8 +13,9 @@ constexpr std::array<uint8_t, 8> signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a
 
 // Chunks that say nothing of the pixels' colors: left unread, and what they would inflate to with them. The last one is
 // transparency, which is read where alpha is not dropped.
-constexpr std::string_view ignored{
-    "bKGD\0cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0zTXt\0tRNS\0", 90};
+constexpr std::string_view ignored{"bKGD\0cHRM\0eXIf\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB"
+                                   "\0sTER\0tEXt\0tIME\0zTXt\0tRNS\0",
+                                   95};
 
 struct PngDecoder {
   PngErrors errors;
@@ -43,11 +44,24 @@ struct PngDecoder {
   }
 };
 
-int orientation(png_structp png, png_infop info) {
-  png_uint_32 size = 0;
-  png_bytep exif = nullptr;
-  if (!png_get_eXIf_1(png, info, &size, &exif) || !exif) return 1;
-  return exif_orientation({reinterpret_cast<const std::byte*>(exif), size});
+uint64_t big_endian(std::span<const std::byte> bytes, size_t at) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < 4; ++i) number = number << 8 | std::to_integer<uint64_t>(bytes[at + i]);
+  return number;
+}
+
+// From the first chunk eXIf, which may stand behind the pixels: it is found without reading them, so that an image has
+// one size, whether they are decoded or not.
+int orientation(std::span<const std::byte> bytes) {
+  constexpr size_t head_bytes = 8, check_bytes = 4; // length and name; checksum
+  for (size_t at = signature.size(); bytes.size() - at >= head_bytes;) {
+    const uint64_t length = big_endian(bytes, at);
+    if (length + check_bytes > bytes.size() - at - head_bytes) return 1;
+    if (std::memcmp(bytes.data() + at + 4, "eXIf", 4) == 0)
+      return exif_orientation(bytes.subspan(at + head_bytes, length));
+    at += head_bytes + length + check_bytes;
+  }
+  return 1;
 }
 
 } // namespace
@@ -69,7 +83,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   });
   const png_uint_32 width = png_get_image_width(png, info), height = png_get_image_height(png, info);
   check_image_size(width, height, options);
-  if (options.only_size) return {{width, height, {}}, orientation(png, info)};
+  if (options.only_size) return {{width, height, {}}, orientation(bytes)};
 
   // Deflate makes no more than 1,032 bytes of one: what is too short is refused before memory is taken.
   if (uint64_t{height} * png_get_rowbytes(png, info) / 1032 > bytes.size())
@@ -104,7 +118,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
     png_read_end(png, info); // verifies the checksums of the last pixels
   });
   if (has_alpha) rgba_to_rgb(decoded.image.rgb, true);
-  decoded.orientation = orientation(png, info); // which may stand behind the pixels
+  decoded.orientation = orientation(bytes);
   return decoded;
 }
 

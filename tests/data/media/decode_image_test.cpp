@@ -60,6 +60,21 @@ TEST(DecodeImage, SixteenBitsKeepTheUpperEight) {
   }
 }
 
+// Programs may write it behind the pixels, which are not read where only the size is wanted.
+TEST(DecodeImage, PngHasTheSizeOfItsOrientationWhereverThatStands) {
+  const std::string exif("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0", 26),
+      pixels(2 * (1 + 3 * 3), '\0'), chunk = png_chunk("eXIf", exif), begin = png_signature() + png_header(3, 2, 8, 2),
+                                     data = png_chunk("IDAT", deflated(pixels)), end = png_chunk("IEND", "");
+  for (const std::string& file : {begin + chunk + data + end, begin + data + chunk + end}) {
+    for (const bool only_size : {true, false}) {
+      const fvlm::Image image = decode(file, {.only_size = only_size});
+      EXPECT_EQ(std::pair(image.width, image.height), std::pair(int64_t{2}, int64_t{3})) << only_size;
+    }
+  }
+  const fvlm::Image plain = decode(begin + data + end, {.only_size = true});
+  EXPECT_EQ(std::pair(plain.width, plain.height), std::pair(int64_t{3}, int64_t{2}));
+}
+
 TEST(DecodeImage, InterlacedPngIsTheSamePicture) {
   // A width and height of 1: the first of the seven passes holds all there is.
   const std::string row("\0\x10\x20\x30", 4);
