@@ -157,6 +157,7 @@ FORMS = {
     "gptq-row": (GPTQ | {"group_size": -1}, lambda weight, generator: gptq(weight, 4, weight.shape[1], generator)),
     "gptq-order": (GPTQ | {"desc_act": True}, lambda weight, generator: gptq(weight, 4, 16, generator, act_order=True)),
     "gptq-v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, lambda weight, generator: gptq(weight, 4, 16, generator, offset=0)),
+    "gptq-v2-today": (GPTQ | {"format": "gptq_v2"}, lambda weight, generator: gptq(weight, 4, 16, generator, offset=0)),
     "awq": (AWQ, lambda weight, generator: awq(weight, 16, generator)),
     "nf4": (BITS4, lambda weight, generator: nibbles(weight, "nf4", generator, nested=False)),
     "nf4-nested": (BITS4 | {"bnb_4bit_use_double_quant": True}, lambda weight, generator: nibbles(weight, "nf4", generator, nested=True)),

@@ -1,5 +1,6 @@
 // Weights in codes of 4 or 8 bits, side by side in words of 32 from the lowest bits on: GPTQ's and AWQ's. Both store
 // the transpose of a weight, and a scale and a zero for each group of input features and output feature.
+#include "base/text.h"
 #include "model/weights/quantized_form.h"
 
 #include <fmt/format.h>
@@ -125,6 +126,16 @@ std::shared_ptr<const Dequantizer> open_words(Module& module, const Packing& pac
                                        codes, *scales, *zeros, std::move(*group_of), packing);
 }
 
+// How the codes are stored. An older name of the key goes before `format`, as in transformers, and case says nothing.
+struct Stored {
+  const char* key;
+  std::string format;
+};
+Stored stored_as(ConfigReader& reader, const char* older_key, const char* otherwise) {
+  const char* key = reader.has(older_key) ? older_key : "format";
+  return {key, lower_case(text_or(reader, key, otherwise))};
+}
+
 Form form_of(ConfigReader& reader, const Packing& packing) {
   const int64_t group_size = reader.whole("group_size", 128, -1);
   reader.refuse_unless(group_size != 0, "group_size", "a number of input features, or -1 for all of them is");
@@ -139,8 +150,8 @@ Form form_of(ConfigReader& reader, const Packing& packing) {
 std::optional<Form> gptq_form(ConfigReader& reader) {
   const int64_t bits = reader.whole("bits", std::nullopt, 1, 32);
   reader.refuse_unless(bits == 4 || bits == 8, "bits", "4 and 8 are");
-  const std::string format = text_or(reader, "checkpoint_format", "gptq");
-  reader.refuse_unless(format == "gptq" || format == "gptq_v2", "checkpoint_format", "gptq and gptq_v2 are");
+  const auto [key, format] = stored_as(reader, "checkpoint_format", "gptq");
+  reader.refuse_unless(format == "gptq" || format == "gptq_v2", key, "gptq and gptq_v2 are");
   if (const nlohmann::json* dynamic = reader.object("dynamic"))
     for (const auto& [pattern, other] : dynamic->items())
       reader.refuse_unless(pattern.starts_with("-:"), "dynamic", "all modules have to have the same bits and groups");
@@ -150,8 +161,8 @@ std::optional<Form> gptq_form(ConfigReader& reader) {
 
 std::optional<Form> awq_form(ConfigReader& reader) {
   reader.refuse_unless(reader.whole("bits", 4, 1, 32) == 4, "bits", "4 are");
-  const std::string version = text_or(reader, "version", "gemm");
-  reader.refuse_unless(version == "gemm" || version == "GEMM", "version", "only gemm is");
+  const auto [key, format] = stored_as(reader, "version", "gemm");
+  reader.refuse_unless(format == "gemm", key, "only gemm is");
   reader.refuse_unless(reader.flag("zero_point", true), "zero_point", "weights have to have zeros");
   return form_of(reader, {"AWQ", 4, true, 0});
 }
