@@ -132,6 +132,7 @@ TEST(GemmaConfig, RefusesWhatIsNotSupported) {
            {R"({"use_bidirectional_attention": true})", {"'use_bidirectional_attention' = true"}},
            {R"({"attn_logit_softcapping": 50.0})", {"'attn_logit_softcapping' = 50", "have no bound"}},
            {R"({"hidden_activation": "silu"})", {"'hidden_activation' = \"silu\"", "only gelu_pytorch_tanh is"}},
+           {R"({"hidden_activation": "gelu"})", {"'hidden_activation' = \"gelu\"", "only gelu_pytorch_tanh is"}},
            {R"({"query_pre_attn_scalar": 0})", {"'query_pre_attn_scalar' is 0"}},
            {R"({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}})",
             {"'rope_parameters' scales", "a sliding window"}},

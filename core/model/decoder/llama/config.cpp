@@ -110,7 +110,7 @@ std::pair<const char*, const char*> activation_of(const DecoderConfig& decoder) 
 void check_activation(ConfigReader& config, const DecoderConfig& decoder) {
   const auto [key, expected] = activation_of(decoder);
   std::string activation = config.text(key, expected);
-  if (decoder.gelu_gate && activation == "gelu") activation = gelu_tanh; // what Gemma's first files mean by it
+  if (decoder.model_type == "gemma" && activation == "gelu") activation = gelu_tanh; // what its first files mean by it
   if (activation == "swish") activation = "silu";
   config.refuse_unless(activation == expected, key, fmt::format("only {} is", expected));
 }
