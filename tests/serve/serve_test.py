@@ -4,12 +4,16 @@ and requests that are wrong.
 usage: serve_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import concurrent.futures
 import json
+import re
+import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from against_oracle import engine, folder, tool
 from running_server import JSON, Server, data_url, events, picture, user, with_image
@@ -391,6 +395,39 @@ class Trouble(unittest.TestCase):
                 self.assertEqual(again.send("/health")[:2], (200, '{"status":"ok"}'))
                 self.assertEqual([again.ask(user("What is this?")), again.ask(with_image("And this?", picture()))], expected)
             connection.close()
+
+    def test_a_request_beyond_the_memory_for_keys_and_values_alone_fails(self):
+        roomy = folder / "roomy" # whose positions take more than there is
+        shutil.copytree(folder / "gqa", roomy)
+        config = roomy / "decoder" / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 1 << 20}))
+        mebibyte, rows = 1 << 20, 64
+        with Server("--image-size", 28, "--cache-rows", rows, model="roomy") as server:
+            question, long = user("What is this?"), user("a" * 200)
+            expected = server.ask(question)
+            answer = server.ask(long) # the cache grows where there is memory
+            before = server.metrics()
+            self.assertGreater(before["cache_pages"] * 16, rows)
+            row_bytes = before["cache_bytes"] / before["cache_pages"] / 16
+            prompt = "a" * min(1_000_000, int(640 * mebibyte / row_bytes))
+            self.assertGreater(len(prompt) * row_bytes, 256 * mebibyte, "more than what is left to the server")
+            size = int(re.search(r"VmSize:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())[1]) * 1024
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size + 192 * mebibyte, resource.RLIM_INFINITY))
+            with concurrent.futures.ThreadPoolExecutor(4) as clients:
+                others = [clients.submit(server.ask, question, max_tokens=60) for _ in range(3)]
+                status, text, _ = server.send("/v1/chat/completions", {"messages": [user(prompt)], "max_tokens": 1})
+                self.assertEqual(len({other.result() for other in others}), 1)
+            error = json.loads(text)["error"]
+            self.assertEqual(status, 503, text)
+            self.assertIn("the server's memory does not hold the keys and values of this request", error["message"])
+            self.assertIn("fewer max_tokens", error["message"])
+            _, body, response = server.send("/v1/chat/completions", {"messages": [user(prompt)], "max_tokens": 1, "stream": True})
+            self.assertEqual((response.status, json.loads(body)["error"]["message"]), (503, error["message"]), "a stream has not begun")
+            self.assertEqual([server.ask(question), server.ask(long)], [expected, answer])
+            after = server.metrics()
+            self.assertEqual(after["requests_failed_total"] - before["requests_failed_total"], 2)
+            self.assertEqual((after["requests_running"], after["requests_waiting"], after["cache_pages"]), (0, 0, before["cache_pages"]))
+            self.assertEqual(after["cache_pages_free"] + after["cache_pages_cached"], after["cache_pages"])
 
     def test_wrong_options_are_refused(self):
         for code, words, options in ((2, "is no IP address", ["--host", "everywhere"]), (2, "is no port", ["--port", 70000]),
