@@ -118,6 +118,8 @@ GenerationBatch::GenerationBatch(const model::Model& model, model::Operations& o
                                  const BatchOptions& options)
     : model_(model), ops_(ops), end_tokens_(std::move(end_tokens)), options_(options),
       parameters_(model.parameters().element_count()), scheduler_(limits_of(options, ops.options().device)) {
+  // Some configs have -1 for none. Such a token never comes, and has no logit.
+  std::erase_if(end_tokens_, [&](int64_t token) { return token < 0 || token >= model.config().decoder.vocab_size; });
   for (size_t adapter = 0; adapter <= options.adapted.size(); ++adapter)
     graphs_.emplace_back(model_with(adapter), ops, options.captures);
   if (options.mixed) mixed_graphs_.emplace(*options.mixed, ops, options.captures);

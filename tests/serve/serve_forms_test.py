@@ -193,6 +193,21 @@ class Forms(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message):
                 self.ask(**fields)
 
+    def test_end_tokens_that_the_model_does_not_have(self):
+        config = folder / "gqa" / "decoder" / "generation_config.json"
+        before = config.read_text()
+        try:
+            config.write_text(json.dumps(json.loads(before) | {"eos_token_id": [-1, 1 << 40]}))
+            self.assertEqual(len(generate("--regex", "[a-z]{3}")["text"]), 3)
+            with Server("--image-size", 28) as server:
+                request = {"messages": [user("Hi")], "temperature": 0, "max_tokens": 9}
+                for fields, words in (({"min_tokens": 2}, ".*"), ({"structured_outputs": {"regex": "[a-z]{3}"}}, "[a-z]{3}")):
+                    status, text, _ = server.send("/v1/chat/completions", request | fields)
+                    self.assertEqual(status, 200, text)
+                    self.assertRegex(json.loads(text)["choices"][0]["message"]["content"], f"(?s)^{words}$")
+        finally:
+            config.write_text(before)
+
     def test_generate_has_the_same_form(self):
         (folder / "schema.json").write_text(json.dumps(Corner.model_json_schema()))
         answer = generate()
