@@ -80,7 +80,7 @@ struct HttpServer::State {
   HttpHandler handler;
   WriteRefusal refusal;
   int64_t connections = 0, answering = 0;
-  uint64_t body_bytes = 0; // of requests that are read or answered; as long as they may be where they do not say
+  uint64_t body_bytes = 0; // of requests that are read or answered; while one that does not say is read, the most
   bool stopping = false;
   int wake = -1; // an eventfd, since a signal handler may write to one
 
@@ -131,18 +131,20 @@ struct HttpServer::State {
     stream.expires_after(limits.idle);
     auto [head_error, head_bytes] = co_await http::async_read_header(stream, buffer, parser, outcome);
     if (head_error) co_return co_await refuse_unreadable(stream, head_error);
-    const uint64_t length = parser.content_length().value_or(parser.chunked() ? limits.body_bytes : 0);
+    uint64_t length = parser.content_length().value_or(parser.chunked() ? limits.body_bytes : 0);
     if (body_bytes + length > limits.all_body_bytes) {
       co_await refuse(stream, http::status::service_unavailable, "too many large requests at a time; try again later");
       co_return false;
     }
     body_bytes += length;
-    const bool reusable = co_await read_and_answer(stream, buffer, parser);
+    const bool reusable = co_await read_and_answer(stream, buffer, parser, length);
     body_bytes -= length;
     co_return reusable;
   }
 
-  asio::awaitable<bool> read_and_answer(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser) {
+  // `length`: of the body, in body_bytes.
+  asio::awaitable<bool> read_and_answer(beast::tcp_stream& stream, beast::flat_buffer& buffer, RequestParser& parser,
+                                        uint64_t& length) {
     stream.expires_after(limits.idle); // until now the connection may have waited for a request
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       http::response<http::empty_body> go_on{http::status::continue_, 11};
@@ -150,6 +152,8 @@ struct HttpServer::State {
     }
     auto [error, bytes] = co_await http::async_read(stream, buffer, parser, outcome);
     if (error) co_return co_await refuse_unreadable(stream, error);
+    const uint64_t read = parser.get().body().size(); // less than it could be where it came in chunks
+    body_bytes -= std::exchange(length, read) - read;
     if (const auto unclear = unclear_header(parser.get())) {
       co_await refuse(stream, http::status::bad_request, *unclear);
       co_return false;

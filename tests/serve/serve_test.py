@@ -252,6 +252,15 @@ class Trouble(unittest.TestCase):
             for client in idle:
                 client.close()
 
+    def test_a_request_in_chunks_takes_no_more_room_than_it_has(self):
+        with Server("--image-size", 28, "--body-limit", 512) as server:
+            body = json.dumps({"messages": [user("Hi")], "n": 8, "ignore_eos": True, "stream": True}).encode()
+            with socket.create_connection(("127.0.0.1", server.port), timeout=1800) as client:
+                client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                               b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+                self.assertIn(b" 200 ", client.recv(65536))
+                server.ask(user("Hello?"), max_tokens=1) # beside it
+
     def test_head_is_get_without_the_body(self):
         with Server() as server:
             client = server.connection()
