@@ -307,6 +307,9 @@ infer::GenerateOptions answer_options_of(const ParsedOptions& parsed) {
   options.sampling = sampling_of(parsed);
   options.draft_tokens = draft_tokens_of(parsed);
   options.form = form_of(parsed);
+  // Refused before any work is done, and not as the error of every sample.
+  (void)infer::Sampler(options.sampling);
+  (void)StopTexts(parsed.values("stop"));
   return options;
 }
 

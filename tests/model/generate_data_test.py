@@ -196,6 +196,11 @@ class Data(unittest.TestCase):
         self.assertIn("nowhere/out.jsonl", self.ask("cells", out="nowhere/out.jsonl", code=7).stderr)
         self.assertIn("none.jsonl", self.ask("cells", data=["none.jsonl"], code=4).stderr)
 
+    def test_settings_that_no_answer_can_have_ask_nothing(self):
+        for words, options in (("top-p is a share", ["--top-p", 90]), ("a temperature is 0 or more", ["--temperature", -1]), ("a stop text is empty", ["--stop", ""])):
+            self.assertIn(words, self.ask("cells", *options, code=2).stderr)
+            self.assertFalse((folder / "out.jsonl").exists())
+
     def test_options_that_do_not_go_together(self):
         data = ["--data", "data.jsonl", "--answers", "out.jsonl"]
         for words, options in (("--data needs --answers", data[:2]), ("--answers needs --data", ["--prompt", "a", *data[2:]]),
