@@ -70,13 +70,28 @@ Ordered schema_of(const Ordered& tool) {
   return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
 }
 
+// A schema that moves to this place of another one: what it refers to in itself moves with it.
+Ordered moved(Ordered schema, const std::string& place) {
+  if (!schema.is_structured()) return schema;
+  for (const auto& [key, value] : schema.items())
+    if (schema.is_object() && key == "$ref" && value.is_string() &&
+        value.get_ref<const std::string&>().starts_with('#'))
+      value = "#" + place + value.get_ref<const std::string&>().substr(1);
+    else
+      value = moved(std::move(value), place);
+  return schema;
+}
+
 // The arguments of one tool, or {"name", "arguments"} of any.
 Ordered form_of_call(const Ordered& tools, const std::string& only) {
   Ordered each = Ordered::array();
   for (const Ordered& tool : tools) {
     if (tool["function"]["name"] == only) return schema_of(tool);
+    const std::string place =
+        fmt::format("{}/properties/arguments", tools.size() == 1 ? "" : fmt::format("/anyOf/{}", each.size()));
     each.push_back({{"type", "object"},
-                    {"properties", {{"name", {{"const", tool["function"]["name"]}}}, {"arguments", schema_of(tool)}}},
+                    {"properties",
+                     {{"name", {{"const", tool["function"]["name"]}}}, {"arguments", moved(schema_of(tool), place)}}},
                     {"required", {"name", "arguments"}},
                     {"additionalProperties", false}});
   }

@@ -117,6 +117,14 @@ class Tools(unittest.TestCase):
         cut = self.ask(tool_choice=named, max_tokens=3).choices[0]
         self.assertEqual((cut.finish_reason, len(cut.message.tool_calls)), ("length", 1))
 
+    def test_schemas_that_refer_to_themselves(self):
+        parameters = {"type": "object", "properties": {"at": {"$ref": "#/$defs/At"}}, "required": ["at"],
+                      "$defs": {"At": {"type": "object", "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["x"]}}}
+        tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("go", "stay")]
+        for offered in (tools[:1], tools):
+            function = self.ask(tools=offered, tool_choice="required").choices[0].message.tool_calls[0].function
+            self.assertIn(json.loads(function.arguments)["at"]["x"], range(10))
+
     def test_none(self):
         without = self.ask(tools=openai.NOT_GIVEN).choices[0].message
         none = self.ask(tool_choice="none").choices[0].message
