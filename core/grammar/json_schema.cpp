@@ -192,8 +192,15 @@ class Compiler {
     }
     const auto fewest = keywords.count("minLength"), most = keywords.count("maxLength");
     if (!fewest && !most) return parts_.string(Grammar::end);
+    require_room(place, "text", "characters", fewest.value_or(0), most);
     const auto one = [&](Node next) { return parts_.character(next); };
     return g_.text("\"", parts_.repeated(fewest.value_or(0), most, g_.text("\"", Grammar::end), one));
+  }
+
+  static void require_room(const Place& place, const char* what, const char* units, int64_t fewest,
+                           std::optional<int64_t> most) {
+    if (most && fewest > *most)
+      throw wrong(place.where, fmt::format("no {} has {} {} or more, and {} at most", what, fewest, units, *most));
   }
 
   Node array(const Place& place, Keywords& keywords) {
@@ -201,6 +208,7 @@ class Compiler {
     const int64_t fewest = keywords.count("minItems").value_or(0);
     const auto most = keywords.count("maxItems");
     const auto item = [&](Node next) { return items ? value(place.at("items"), next) : parts_.value(next); };
+    require_room(place, "list", "items", fewest, most);
     const Json* const first = keywords.find("prefixItems");
     if (!first) return parts_.listed("[]", fewest, most, Grammar::end, item);
     if (!first->is_array() || first->empty()) throw wrong(place.where, "prefixItems: expected a list of schemas");
@@ -213,8 +221,7 @@ class Compiler {
   template <class Item>
   Node with_first_items(const Place& place, int64_t count, int64_t fewest, std::optional<int64_t> most,
                         const Item& item) {
-    if (most && fewest > *most)
-      throw wrong(place.where, fmt::format("no list has {} items or more, and {} at most", fewest, *most));
+    require_room(place, "list", "items", fewest, most);
     const auto behind_comma = [&](Node own) { return parts_.gap(g_.text(",", parts_.gap(own))); };
     const Node close = parts_.gap(g_.text("]", Grammar::end));
     Node behind = close;
