@@ -127,6 +127,7 @@ int serve_model(Arguments arguments) {
   // Where frames are cells, max_frames of a run counts these, and clients count frames.
   if (has_cells)
     video_frames = preparation.processor()->video ? parsed->integer_or("frames", MediaOptions().max_frames, 1) : 0;
+  requests.most_tokens = std::max(requests.most_tokens, limits.max_tokens);
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);

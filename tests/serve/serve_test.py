@@ -261,6 +261,12 @@ class Trouble(unittest.TestCase):
                 self.assertIn(b" 200 ", client.recv(65536))
                 server.ask(user("Hello?"), max_tokens=1) # beside it
 
+    def test_a_request_may_want_what_one_gets_that_says_nothing(self):
+        with Server("--image-size", 28, "--max-tokens", 5000) as server:
+            server.ask(user("Hello?"), max_tokens=5000, stop_token_ids=list(range(3, 259)))
+            limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
+            self.assertEqual((limits["usual_tokens"], limits["max_tokens"]), (5000, 5000))
+
     def test_head_is_get_without_the_body(self):
         with Server() as server:
             client = server.connection()
