@@ -337,7 +337,7 @@ void AnswerService::end(const infer::GeneratedAnswer& generated) {
     return fail(job, Error(ErrorKind::device, "the server's memory does not hold the keys and values of this request")
                          .advise("a shorter prompt or fewer max_tokens need less"));
   running_.erase(found);
-  job->usage.cached = std::max(job->usage.cached, generated.shared_rows);
+  if (running->number == 0) job->usage.cached = generated.shared_rows; // the others share what this one computed
   std::optional<infer::GeneratedToken> end_token;
   if (job->request.echo && generated.ended && !generated.logprobs.empty())
     end_token = {generated.tokens.back(), generated.logprobs.back()};

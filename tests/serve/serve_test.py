@@ -127,6 +127,16 @@ class Answers(unittest.TestCase):
         shared = self.server.metrics()["cache_shared_tokens_total"] - before["cache_shared_tokens_total"]
         self.assertEqual(shared, sum(cached))
 
+    def test_answers_to_one_request_take_nothing_up_from_before(self):
+        text = "Say which of all birds are black, and which are white, and where each of them lives."
+        cached = []
+        for _ in range(2):
+            status, body, _ = self.server.send("/v1/chat/completions", {"messages": [user(text)], "n": 3, "max_tokens": 2})
+            self.assertEqual(status, 200, body)
+            cached.append(json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"])
+        self.assertLess(cached[0], 64, "of its text")
+        self.assertGreaterEqual(cached[1], 64)
+
     def test_one_connection_carries_many_requests(self):
         connection = self.server.connection()
         for _ in range(3):
