@@ -255,7 +255,7 @@ void ChatSession::ask(const std::string& text) {
         .advise("/image FILE shows a picture");
   turns_.push_back({"user", marks_.empty() ? text : fmt::format("{}\n{}", marks_, text)});
   try {
-    answer();
+    answer(true);
   } catch (...) {
     turns_.pop_back();
     throw;
@@ -269,7 +269,7 @@ void ChatSession::retry() {
   turns_.pop_back();
   ++settings_.sampling.seed;
   try {
-    answer();
+    answer(false);
   } catch (...) {
     turns_.push_back(last);
     throw;
@@ -284,12 +284,14 @@ void ChatSession::reset() {
   say("a new conversation");
 }
 
-void ChatSession::answer() {
+void ChatSession::answer(bool shows_next) {
+  const bool is_video_next = marks_ == video_mark;
+  const size_t next = shows_next || is_video_next ? 0 : marks_.size() / image_mark.size();
   serve::ChatRequest request;
   request.system = system_;
   request.turns = turns_;
-  request.images = images_;
-  request.frames = video_;
+  request.images.assign(images_.begin(), images_.end() - static_cast<std::ptrdiff_t>(next));
+  if (shows_next || !is_video_next) request.frames = video_;
   request.sampling = settings_.sampling;
   request.max_tokens = settings_.max_tokens;
   if (settings_.thinking)

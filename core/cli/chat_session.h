@@ -41,7 +41,7 @@ class ChatSession {
   void ask(const std::string& text);
   void retry();
   void reset();
-  void answer();
+  void answer(bool shows_next); // with the pictures that wait for the next message
 
   AnsweringModel& model_;
   ChatSettings settings_;

@@ -76,6 +76,11 @@ class Script(unittest.TestCase):
         printed = chat(["/settings temperature 1.5", "/settings seed 4", "Hi", "/retry"])
         self.assertEqual(clean(printed.split("max-tokens 8\n")[2]), clean("".join(text + "\n" for text in drawn)))
 
+    def test_retry_shows_no_picture_of_the_next_message(self):
+        plain = chat(["Hi", "/retry"])
+        for show in (f"/image {folder / 'picture.png'}", f"/video {folder / 'clip'}"):
+            self.assertEqual(chat(["Hi", show, "/retry"]), plain)
+
     def test_mistakes_end_a_script_and_say_why(self):
         for code, words, lines in ((2, "did you mean /image?", ["/imgae x"]),
                                    (4, "not an image", [f"/image {folder / 'gqa' / 'fvlm.json'}"]),
