@@ -34,7 +34,9 @@ std::string file_of(const Json* address, const char* kind, const std::string& wh
     throw wrong_field(where, fmt::format("expected a data URL with base64: \"{}\"", example));
   if (is_video && !text.starts_with("data:video/"))
     throw wrong_field(where, fmt::format("expected a video, mp4 or GIF: \"{}\"", example));
-  std::optional<std::string> file = decode_base64(text.substr(comma + 1));
+  std::string code(text.substr(comma + 1)); // in lines, where a program wrote it that makes some
+  std::erase_if(code, [](char c) { return c == '\n' || c == '\r'; });
+  std::optional<std::string> file = decode_base64(code);
   if (!file) throw wrong_field(where, "the data URL is not valid base64");
   return std::move(*file);
 }

@@ -2,6 +2,7 @@
 and requests that are wrong.
 
 usage: serve_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import base64
 import concurrent.futures
 import json
 import re
@@ -136,6 +137,14 @@ class Answers(unittest.TestCase):
             cached.append(json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"])
         self.assertLess(cached[0], 64, "of its text")
         self.assertGreaterEqual(cached[1], 64)
+
+    def test_base64_in_lines(self):
+        plain = with_image("What is this?", picture())
+        lines = json.loads(json.dumps(plain))
+        code = base64.encodebytes(picture()).decode()
+        self.assertIn("\n", code.strip())
+        lines["content"][0]["image_url"]["url"] = "data:image/png;base64," + code.replace("\n", "\r\n")
+        self.assertEqual(self.server.ask(lines), self.server.ask(plain))
 
     def test_one_connection_carries_many_requests(self):
         connection = self.server.connection()
