@@ -39,6 +39,8 @@ at::Tensor plus(const at::Tensor& logits, const std::map<int64_t, double>& added
 
 Sampler::Sampler(const Sampling& sampling)
     : sampling_(sampling), random_(sampling.seed, fmt::format("answer {}", sampling.answer)) {
+  constexpr double least_temperature = 1e-100; // by which any logit can be divided
+  if (sampling.temperature > 0) sampling_.temperature = std::max(sampling.temperature, least_temperature);
   if (!(sampling.temperature >= 0) || !std::isfinite(sampling.temperature))
     throw Error(ErrorKind::usage, "a temperature is 0 or more, not {}", sampling.temperature)
         .advise("0: always the likeliest token; 1: as likely as the model finds each");

@@ -138,6 +138,11 @@ class Answers(unittest.TestCase):
         self.assertLess(cached[0], 64, "of its text")
         self.assertGreaterEqual(cached[1], 64)
 
+    def test_temperatures_near_0_take_the_likeliest_token(self):
+        likeliest = self.server.ask(user("Hi"))
+        for fields in ({}, {"top_p": 0.9}):
+            self.assertEqual(self.server.ask(user("Hi"), temperature=1e-310, **fields), likeliest)
+
     def test_base64_in_lines(self):
         plain = with_image("What is this?", picture())
         lines = json.loads(json.dumps(plain))
