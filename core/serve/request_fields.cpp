@@ -67,8 +67,8 @@ std::vector<int64_t> tokens_of(const Json& list, const std::string& where, int64
 
 nlohmann::ordered_json ordered(std::string_view body) {
   using Ordered = nlohmann::ordered_json;
-  constexpr int64_t most = 512;
-  std::vector<int64_t> keys; // of each object that is open
+  constexpr int64_t most = 1024; // those of logit_bias
+  std::vector<int64_t> keys;     // of each object that is open
   return Ordered::parse(body, [&](int, Ordered::parse_event_t event, const Ordered&) {
     if (event == Ordered::parse_event_t::object_start) keys.push_back(0);
     if (event == Ordered::parse_event_t::object_end) keys.pop_back();

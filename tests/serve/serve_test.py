@@ -151,6 +151,12 @@ class Answers(unittest.TestCase):
         lines["content"][0]["image_url"]["url"] = "data:image/png;base64," + code.replace("\n", "\r\n")
         self.assertEqual(self.server.ask(lines), self.server.ask(plain))
 
+    def test_biases_of_many_tokens_go_with_a_form(self):
+        bias = {str(token): -1 for token in range(300)} | {str(token): 0 for token in range(300, 1024)}
+        status, text, _ = self.server.send("/v1/chat/completions", {"messages": [user("Hi")], "response_format": {"type": "json_object"}, "logit_bias": bias})
+        self.assertIn("expected tokens of the model's 300", text)
+        self.assertEqual(status, 400)
+
     def test_one_connection_carries_many_requests(self):
         connection = self.server.connection()
         for _ in range(3):
