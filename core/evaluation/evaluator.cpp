@@ -82,17 +82,17 @@ std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSe
   return std::make_unique<SampleSet>(set, std::move(source), limit);
 }
 
-double beta_of(const plan::Stage& stage) {
+plan::PreferenceRewards rewards_of(const plan::Stage& stage) {
   for (const plan::Term& term : stage.objective)
-    if (const auto scale = term->reward_scale()) return *scale;
-  return Reference().beta;
+    if (const auto rewards = term->rewards()) return *rewards;
+  return {};
 }
 
 } // namespace
 
 Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, const dist::Ranks* ranks)
-    : beta_(beta_of(stage)), ranks_(ranks && ranks->are_several() ? ranks : nullptr) {
+    : rewards_(rewards_of(stage)), ranks_(ranks && ranks->are_several() ? ranks : nullptr) {
   const PackSize limit{stage.packing.frames.value_or(default_pack.frames),
                        stage.packing.tokens.count.value_or(default_pack.rows)};
   for (const plan::EvaluationSet& set : stage.evaluation.sets) {
@@ -101,8 +101,9 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
   }
 }
 
-Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta, const dist::Ranks* ranks)
-    : sets_(std::move(sets)), beta_(beta), ranks_(ranks) {}
+Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, plan::PreferenceRewards rewards,
+                     const dist::Ranks* ranks)
+    : sets_(std::move(sets)), rewards_(rewards), ranks_(ranks) {}
 
 // Other connectors would encode in the only way they know, whatever it is called.
 void Evaluator::require_modes(const model::Model& model) const {
@@ -182,9 +183,9 @@ void Evaluator::cache_reference(const model::Model& model, ops::Operations& ops,
     if (set->settings().measure != plan::Measure::preference) continue;
     for (const std::string& mode : set->settings().modes) {
       Reference& reference = references_[{set.get(), mode}];
-      reference = {beta_, {}};
+      reference = {rewards_, {}};
       for (const SampleScore& pair : score({set.get(), mode}, model, ops, progress).samples)
-        reference.margins[pair.position] = margin_of(pair);
+        reference.margins[pair.position] = reward_margin_of(pair, rewards_);
     }
   }
 }

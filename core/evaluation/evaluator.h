@@ -29,8 +29,7 @@ class Evaluator {
   // packs of each set among them, and all come to the same results: every rank evaluates the same model.
   Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
             const feed::MixDataOptions& options = {}, const dist::Ranks* ranks = nullptr);
-  // `beta` scales rewards, as in DPO.
-  explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta = 0.1,
+  explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, plan::PreferenceRewards rewards = {},
                      const dist::Ranks* ranks = nullptr);
 
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
@@ -54,7 +53,7 @@ class Evaluator {
   Scores score(const SetAndMode& key, const model::Model& model, ops::Operations& ops,
                const EvaluationProgress& progress, size_t decoder = 0) const;
   std::vector<std::unique_ptr<SampleSet>> sets_;
-  double beta_ = 0.1;
+  plan::PreferenceRewards rewards_;
   const dist::Ranks* ranks_ = nullptr; // null: alone
   std::map<SetAndMode, Reference> references_;
 };

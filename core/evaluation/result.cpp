@@ -132,10 +132,14 @@ bool is_correct(const SampleScore& sample) {
   return true;
 }
 
-} // namespace
-
 double margin_of(const SampleScore& pair) {
   return pair.texts[1].loss - pair.texts[0].loss;
+}
+
+} // namespace
+
+double reward_margin_of(const SampleScore& pair, const plan::PreferenceRewards& rewards) {
+  return rewards.of_means ? pair.texts[1].mean() - pair.texts[0].mean() : margin_of(pair);
 }
 
 report::Record Result::record(const std::string& stage, int64_t step) const {
@@ -223,7 +227,8 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
     if (!pair) continue;
     margin.add(margin_of(sample));
     if (!reference) continue;
-    const double reward = reference->beta * (margin_of(sample) - reference->margins.at(sample.position));
+    const plan::PreferenceRewards& rewards = reference->rewards;
+    const double reward = rewards.beta * (reward_margin_of(sample, rewards) - reference->margins.at(sample.position));
     reward_accuracy.add(reward > 0);
     reward_margin.add(reward);
   }

@@ -47,14 +47,14 @@ struct Result {
   double quality() const;
 };
 
-// A reference model's margins (log-probability of the chosen minus that of the rejected answer, in nats), by the pair's
-// position in its set.
+// A reference model's margins for rewards (log-probability of the chosen minus that of the rejected answer, in nats),
+// by the pair's position in its set.
 struct Reference {
-  double beta = 0.1;
+  plan::PreferenceRewards rewards;
   std::map<int64_t, double> margins;
 };
 
-double margin_of(const SampleScore& pair);
+double reward_margin_of(const SampleScore& pair, const plan::PreferenceRewards& rewards);
 
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores,
                  const Reference* reference = nullptr);

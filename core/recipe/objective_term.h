@@ -24,6 +24,13 @@ struct LabelSelection {
   std::optional<std::vector<double>> position_weights = {};
 };
 
+// What evaluations that compare preferences call rewards: beta times how much likelier than the reference the model
+// finds a text.
+struct PreferenceRewards {
+  double beta = 0.1;
+  bool of_means = false; // of mean log-probabilities of a text's labels, not of their sums
+};
+
 class ObjectiveTerm {
  public:
   // Where a term gets the log-probabilities of the model that its stage starts from.
@@ -77,8 +84,8 @@ class ObjectiveTerm {
   virtual bool reads_teacher_prompt() const { return false; }
   // Whether the teacher's hidden states are computed once before training and kept in the run's folder.
   virtual bool caches_teacher() const { return false; }
-  // The scale of rewards in evaluations that compare preferences.
-  virtual std::optional<double> reward_scale() const { return {}; }
+  // The rewards of evaluations that compare preferences.
+  virtual std::optional<PreferenceRewards> rewards() const { return {}; }
 
   Curve weight; // factor on the term in the sum, in the course of the stage
 };

@@ -2,6 +2,7 @@
 #include "../model/encoded_frames.h"
 #include "evaluation/evaluator.h"
 #include "model/attention_entropy.h"
+#include "objective/dpo/settings.h"
 #include "synthetic_set.h"
 
 #include <ATen/Parallel.h>
@@ -18,10 +19,11 @@ using model::Tiny;
 using plan::Measure;
 const std::vector<std::string> all_modes{"coarse_fine", "coarse_only", "autoregressive"};
 
-std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* reference = nullptr) {
+std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* reference = nullptr,
+                              bool of_means = false) {
   std::vector<std::unique_ptr<SampleSet>> sets;
   sets.push_back(std::move(set));
-  Evaluator evaluator(std::move(sets), 0.25);
+  Evaluator evaluator(std::move(sets), {0.25, of_means});
   if (reference) evaluator.cache_reference(reference->model, *reference->operations);
   return evaluator.evaluate(tiny.model, *tiny.operations);
 }
@@ -241,6 +243,34 @@ TEST(Evaluation, PreferencesUsePolicyAndReferenceRewards) {
   }
   const Result alone = evaluated(policy, open(wanted(Measure::preference), questions)).at(0);
   EXPECT_THROW(alone.value("reward_margin"), Error);
+}
+
+TEST(Evaluation, RewardsAreOfMeansWhereTheLossIs) {
+  objective::Dpo dpo;
+  for (const auto loss : {objective::Dpo::Loss::sigmoid, objective::Dpo::Loss::ipo}) {
+    dpo.loss = loss;
+    EXPECT_EQ(dpo.rewards()->of_means, loss == objective::Dpo::Loss::ipo);
+  }
+  Tiny policy(config()), reference(config());
+  for (auto& parameter : reference.model.parameters().all()) parameter.value.mul_(0.9);
+  const auto questions = std::make_shared<SyntheticQuestions>(Measure::preference);
+  const auto ours = asked_one_by_one(policy, *questions, "coarse_fine");
+  const auto theirs = asked_one_by_one(reference, *questions, "coarse_fine");
+  double reward_accuracy = 0, reward_margin = 0, of_sums = 0;
+  const auto gain = [&](size_t i, size_t text) { return theirs[i].texts[text].loss - ours[i].texts[text].loss; };
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const auto labels = [&](size_t text) { return static_cast<double>(ours[i].texts[text].labels); };
+    const double reward = 0.25 * (gain(i, 0) / labels(0) - gain(i, 1) / labels(1));
+    reward_accuracy += reward > 0;
+    reward_margin += reward;
+    of_sums += 0.25 * (gain(i, 0) - gain(i, 1));
+  }
+  const auto count = static_cast<double>(ours.size());
+  const Result result =
+      evaluated(policy, open(wanted(Measure::preference, {"coarse_fine"}), questions), &reference, true).at(0);
+  EXPECT_DOUBLE_EQ(result.value("reward_accuracy"), reward_accuracy / count);
+  EXPECT_NEAR(result.value("reward_margin"), reward_margin / count, 1e-9);
+  EXPECT_GT(std::abs(of_sums - reward_margin), 1e-3) << "of a test that could not tell them apart";
 }
 
 TEST(Evaluation, EntropyIsThatOfTheAttentionRows) {

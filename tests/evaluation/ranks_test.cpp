@@ -41,7 +41,7 @@ Evaluated evaluated(const std::shared_ptr<const SampleSource>& samples, const pl
   Tiny tiny(config(), at::kFloat);
   std::vector<std::unique_ptr<SampleSet>> sets;
   sets.push_back(open(set, samples, {5, 60}));
-  Evaluator evaluator(std::move(sets), 0.25, ranks);
+  Evaluator evaluator(std::move(sets), {0.25}, ranks);
   if (reference != 0) {
     Tiny other(config(), at::kFloat);
     for (auto& parameter : other.model.parameters().all()) parameter.value.mul_(0.9);

@@ -15,7 +15,9 @@ struct Dpo : Cloneable<Dpo, plan::ObjectiveTerm> {
   Reference reference() const override {
     return !reads_reference() ? Reference::none : cache_reference ? Reference::cached : Reference::live;
   }
-  std::optional<double> reward_scale() const override { return reads_reference() ? std::optional(beta) : std::nullopt; }
+  std::optional<plan::PreferenceRewards> rewards() const override {
+    return reads_reference() ? std::optional(plan::PreferenceRewards{beta, averages()}) : std::nullopt;
+  }
 
   Loss kind() const { return loss.value_or(Loss::sigmoid); }
   bool reads_reference() const { return kind() != Loss::simpo && kind() != Loss::orpo; }

@@ -14,7 +14,7 @@ struct Kto : Cloneable<Kto, plan::ObjectiveTerm> {
   bool needs_pairs() const override { return true; }
   bool needs_judgements() const override { return true; }
   Reference reference() const override { return cache_reference ? Reference::cached : Reference::live; }
-  std::optional<double> reward_scale() const override { return beta; }
+  std::optional<plan::PreferenceRewards> rewards() const override { return plan::PreferenceRewards{beta}; }
 
   double beta = 0.1;
   double desirable_weight = 1, undesirable_weight = 1;
