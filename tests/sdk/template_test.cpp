@@ -107,6 +107,20 @@ INSTANTIATE_TEST_SUITE_P(
                     Built{"zig", "ZIGFLAGS='-O ReleaseSafe'", "zig", "zig"}),
     [](const auto& tried) { return tried.param.label; });
 
+// An installation's path may have spaces.
+TEST_F(PluginBuilder, TemplatesBuildWithAnSdkWhosePathHasSpaces) {
+  const fs::path sdk = folder / "a place for it";
+  fs::create_directory_symlink(build, sdk);
+  for (const std::string lang : {"c", "cpp", "cuda", "zig"}) {
+    if ((lang == "zig" && zig().empty()) || (lang == "cuda" && nvcc().empty())) continue;
+    SCOPED_TRACE(lang);
+    const fs::path made = folder / ("kernels-" + lang);
+    ASSERT_EQ(plugin_new({"kernels", "kernels-spaces", "--lang", lang, "--dir", made.string()}), 0);
+    const Result make = run("make SDK='" + sdk.string() + "'" + (lang == "zig" ? " ZIG='" + zig() + "'" : ""), made);
+    EXPECT_EQ(make.status, 0) << make.output;
+  }
+}
+
 // As the README of a template says: make, then plugin check.
 class TemplateCheck : public PluginBuilder, public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
 
