@@ -11,6 +11,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "data/media/draw.h"
 #include "data/media/frame_preparation.h"
 #include "data/media/write_image.h"
 #include "data/preprocess.h"
@@ -24,6 +25,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace fvlm::cli {
 namespace {
@@ -278,6 +280,48 @@ std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& tex
   return all;
 }
 
+// Of --images: the files, and what is drawn on them.
+struct WrittenImages {
+  std::vector<std::string> files;
+  std::vector<ImageMark> marks;
+};
+
+WrittenImages write_images(const MarkedImages& marked, const std::string& folder) {
+  WrittenImages written{{}, marked.marks};
+  std::filesystem::create_directories(folder);
+  for (const Image& image : marked.images) {
+    written.files.push_back((std::filesystem::path(folder) / fmt::format("{}.png", written.files.size())).string());
+    write_file_atomic(written.files.back(), write_png(image));
+  }
+  return written;
+}
+
+std::string place_text(const ImageMark& mark) {
+  return fmt::format("[{:.6g}]", fmt::join(mark.place, ", "));
+}
+
+void print_images(const WrittenImages& written) {
+  fmt::print("images: {}\n", written.files.empty() ? "it has none" : join(written.files, ", "));
+  if (written.marks.empty()) return;
+  TextTable table({"object", "color", "image", "pixels", "name"});
+  for (const ImageMark& mark : written.marks)
+    table.row({fmt::format("{}", mark.number), mark_color(mark.number).name,
+               written.files.at(static_cast<size_t>(mark.image)), place_text(mark),
+               strip_control_characters(mark.name)});
+  fmt::print("{}", table.text());
+}
+
+Json images_json(const WrittenImages& written) {
+  Json objects = Json::array();
+  for (const ImageMark& mark : written.marks)
+    objects.push_back({{"number", mark.number},
+                       {"color", mark_color(mark.number).name},
+                       {"image", mark.image},
+                       {"pixels", mark.place},
+                       {"name", mark.name}});
+  return {{"files", written.files}, {"objects", objects}};
+}
+
 Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const std::string& picture) {
   const Sample& sample = *measured.sample;
   Json texts = Json::array();
@@ -306,14 +350,17 @@ void print_position(const DrawnSample& drawn, const plan::Stage& stage, const st
 
 int data_show(Arguments arguments) {
   Options options(
-      "data show RECIPE N [--stage S] [--out SHEET.png] [--json]",
+      "data show RECIPE N [--stage S] [--out SHEET.png] [--images FOLDER] [--json]",
       "Show the sample at position N of a stage as the model sees it: its text, with the tokens that have a loss\n"
-      "marked, and with --out its frames side by side in a PNG. The samples of a source come again, in another order,\n"
-      "when all were read.",
+      "marked, and with --out its frames side by side in a PNG. --images writes its images as they are, with the "
+      "boxes\n"
+      "and points of its `objects` drawn on them. The samples of a source come again, in another order, when all were\n"
+      "read.",
       "data show recipes/quickstart.lua 0 --stage instruct --out sample.png");
   with_stage_options(options)
       .positional("N", "the sample's position in the stage, from 0")
-      .value("out", "FILE", "write the frames to this PNG; none: as without it");
+      .value("out", "FILE", "write the frames to this PNG; none: as without it")
+      .value("images", "FOLDER", "write the images with their boxes and points to 0.png, 1.png, ... in this folder");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t position = parsed->integer_or("N", 0, 0);
@@ -338,8 +385,13 @@ int data_show(Arguments arguments) {
     data.samples().decode(*drawn, sample, frames);
     write_file_atomic(picture, write_png(contact_sheet(frames, sample, frame_preparation(opened.resolved.plan.model))));
   }
+  std::optional<WrittenImages> images;
+  if (const auto folder = parsed->value("images"))
+    images = write_images(data.source_samples().marked_images(*drawn), *folder);
   if (parsed->flag("json")) {
-    fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));
+    Json document = sample_json(measured, opened.stage, picture);
+    if (images) document["images"] = images_json(*images);
+    fmt::print("{}", dump(document));
     return 0;
   }
   print_position(measured.drawn, opened.stage, data.samples().sizes());
@@ -359,6 +411,7 @@ int data_show(Arguments arguments) {
     fmt::print("frames: {}\n", picture);
   else if (sample.frames > 0 && sample.bytes.empty())
     fmt::print("--out FILE writes its frames as a PNG\n");
+  if (images) print_images(*images);
   return 0;
 }
 

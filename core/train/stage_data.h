@@ -24,6 +24,7 @@ class StageData {
   void check_vocabulary_sizes(const plan::Model& model, const std::vector<DecoderConfig>& decoders) const;
   // As they are packed: where the model gives the answers, with room for them; judged answers with others beside.
   const SampleSource& samples() const { return changed_ ? *changed_ : mix_.samples(); }
+  const MixSamples& source_samples() const { return mix_.samples(); } // before that
   const std::vector<std::string>& source_names() const { return mix_.source_names(); }
   std::vector<uint64_t> content_hashes() const { return mix_.content_hashes(); } // of the sources
   const Order& order() const { return order_; }

@@ -65,6 +65,59 @@ class Boxes(unittest.TestCase):
             self.assertIn('boxes = "norm1000" in the mix', run(engine, *words, code=3))
         self.assertEqual(text_of(write_recipe("told.lua", "other", boxes=', boxes = "norm1000"')), text_of(write_recipe("known.lua", "qwen3_vl")))
 
+    def test_boxes_are_drawn_on_the_images_as_they_are(self):
+        """In three units, on the second of two images, upright, and a point."""
+        gray = (90, 90, 90)
+        Image.new("RGB", (400, 300), gray).save(folder / "first.png")
+        turned = Image.new("RGB", (200, 100), gray)
+        turned.getexif()[0x0112] = 6  # upright it has 100 x 200 pixels
+        turned.save(folder / "second.jpg", exif=turned.getexif(), quality=100)
+        box, colors = (40, 60, 360.0, 240.3), {"red": (255, 40, 40), "green": (40, 220, 40)}
+        units = {"real": box, "norm1000": (100, 200, 900, 801), "norm1": (0.1, 0.2, 0.9, 0.801)}
+        across = {"real": (50, 150), "norm1000": (500, 750), "norm1": (0.5, 0.75)}
+        for boxes, (unit, place) in zip(("norm1000_yx", "pixels", "norm1"), units.items()):
+            sample = {"messages": [{"role": "user", "content": "<image><image>Where is the <ref-object>?"},
+                                   {"role": "assistant", "content": "At <bbox> and at <bbox>, a <ref-object>."}],
+                      "images": ["first.png", "second.jpg"],
+                      "objects": {"ref": ["disk\u001b[31m", "dot"], "bbox": [place, across[unit]], "bbox_type": unit, "image_id": [0, 1]}}
+            (folder / f"{unit}.jsonl").write_text(json.dumps(sample) + "\n")
+            recipe = write_recipe(f"{unit}.lua", file=f"{unit}.jsonl", boxes=f', boxes = "{boxes}"').rename(folder / f"drawn-{unit}.lua")
+            written = json.loads(run(engine, "data", "show", recipe, 0, "--images", folder / unit, "--json"))["images"]
+            self.assertEqual(written["files"], [str(folder / unit / "0.png"), str(folder / unit / "1.png")])
+            self.assertEqual([(one["number"], one["color"], one["image"], one["name"]) for one in written["objects"]],
+                             [(0, "red", 0, "disk\u001b[31m"), (1, "green", 1, "dot")])
+            for one, expected in zip(written["objects"], (box, (50, 150))):
+                self.assertEqual([round(number, 6) for number in one["pixels"]], list(expected), unit)
+            first, second = (Image.open(file) for file in written["files"])
+            self.assertEqual([first.size, second.size], [(400, 300), (100, 200)], unit)
+            for x, y in ((41, 150), (358, 150), (200, 61), (200, 239), (359, 240)):
+                self.assertEqual(first.getpixel((x, y)), colors["red"], (unit, x, y))
+            for x, y in ((39, 150), (360, 150), (200, 59), (200, 241), (42, 150), (200, 62)):
+                self.assertEqual(first.getpixel((x, y)), (0, 0, 0), (unit, x, y))
+            for x, y in ((38, 150), (361, 150), (200, 58), (200, 242), (43, 150), (200, 63), (5, 5)):
+                self.assertEqual(first.getpixel((x, y)), gray, (unit, x, y))
+            self.assertEqual(second.getpixel((50, 150)), colors["green"])
+            self.assertEqual(second.getpixel((52, 150)), (0, 0, 0))
+            for had, shown in zip(gray, second.getpixel((45, 150))):
+                self.assertLess(abs(had - shown), 3)
+        said = run(engine, "data", "show", recipe, 0, "--images", folder / "again")
+        self.assertRegex(said, r"0 +red +\S*again/0\.png +\[40, 60, 360, 240\.\d+\] +disk")
+        self.assertNotIn("\u001b", said)
+
+    def test_images_without_objects_are_written_as_they_are(self):
+        sample = sample_of(1)
+        del sample["objects"]
+        (folder / "bare.jsonl").write_text(json.dumps(sample) + "\n" + json.dumps({"user": "How are you?", "assistant": "Well."}) + "\n")
+        recipe = write_recipe("bare.lua", file="bare.jsonl")
+        counts = set()
+        for number in (0, 1):
+            written = json.loads(run(engine, "data", "show", recipe, number, "--images", folder / f"bare-{number}", "--json"))["images"]
+            self.assertEqual(written["objects"], [])
+            for file in written["files"]:
+                self.assertEqual(Image.open(file).tobytes(), Image.open(folder / "box-1.png").tobytes())
+            counts.add(len(written["files"]))
+        self.assertEqual(counts, {0, 1})
+
     def test_a_box_outside_of_its_picture_is_a_broken_sample(self):
         outside = sample_of(0)
         outside["objects"]["bbox"] = [[10, 10, 70, 20]]

@@ -231,6 +231,14 @@ FindBoxedImage boxed_images(const Shard& shard, const ShardSample& sample, const
   };
 }
 
+std::vector<double> in_pixels(const Objects& objects, size_t box, const ImageSize& image) {
+  const double far = named(objects.unit).far;
+  std::vector<double> place = objects.boxes[box].place;
+  for (size_t i = 0; i < place.size() && far > 0; ++i)
+    place[i] *= static_cast<double>(i % 2 == 0 ? image.width : image.height) / far;
+  return place;
+}
+
 void write_objects(const Objects& objects, std::optional<plan::BoxForm> form, const FindBoxedImage& find,
                    std::vector<Conversation>& talks) {
   Writer(objects, form, find).write(talks);

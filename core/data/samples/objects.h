@@ -34,6 +34,9 @@ using FindBoxedImage = std::function<BoxedImage(int64_t image)>;
 // where there are none, and for a number that none has.
 FindBoxedImage boxed_images(const Shard& shard, const ShardSample& sample, const FramePreparation& frames);
 
+// One of the boxes or points in pixels of its image, which is so large.
+std::vector<double> in_pixels(const Objects& objects, size_t box, const ImageSize& image);
+
 // Names and boxes in the places of their placeholders, in order, in the turns of all conversations: of a pair and of
 // choices those of the turns that all share stand once. `form`: nothing where it is not known. Throws Error(data)
 // without a location for a number of placeholders that differs, and for a box outside of its image; Error(recipe) for

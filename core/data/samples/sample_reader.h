@@ -4,6 +4,7 @@
 #include "data/chat.h"
 #include "data/media/frame_preparation.h"
 #include "data/samples/frames.h"
+#include "data/samples/marked_images.h"
 #include "data/samples/question.h"
 #include "data/samples/sample.h"
 #include "data/samples/sample_content.h"
@@ -44,6 +45,9 @@ class SampleReader {
   // The same before normalization, [sample.distinct_frames(), H, W, 3], and the values that normalization gives them.
   void decode_pixels(const Shard& shard, const Sample& sample, std::span<uint8_t> frames) const;
   const NormalizationTable& normalization() const { return frames_.normalization(); }
+
+  // Of a sample that measure() accepts, see marked_images.h. Errors as above. [any thread]
+  MarkedImages marked_images(const Shard& shard, ShardSample members, const plan::Source& source) const;
 
   // Calls `take` for each frame before normalization, as bytes [H, W, 3]; only once for a single
   // image that is repeated. Errors as above. [any thread]

@@ -104,6 +104,12 @@ void MixSamples::decode_pixels(const DrawnSample& drawn, const Sample& sample, s
   reader_.decode_pixels(*shards.shard(locate(drawn)), sample, frames);
 }
 
+MarkedImages MixSamples::marked_images(const DrawnSample& drawn) const {
+  const SampleLocation place = locate(drawn);
+  const auto shard = sources_[drawn.source].shard(place);
+  return reader_.marked_images(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
+}
+
 std::string MixSamples::place(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
   return shards.path(locate(drawn).shard);

@@ -38,6 +38,7 @@ class MixSamples : public SampleSource {
   void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
   const NormalizationTable* normalization() const override { return &reader_.normalization(); }
   void decode_pixels(const DrawnSample& drawn, const Sample& sample, std::span<uint8_t> frames) const override;
+  MarkedImages marked_images(const DrawnSample& drawn) const; // of a sample that measure() accepts
   std::string place(const DrawnSample& drawn) const override;
   std::string key(const DrawnSample& drawn) const override;
   std::vector<SkippedSample> damage() const override;
