@@ -20,6 +20,7 @@
 #include "data/stop_texts.h"
 #include "data/streaming_detokenizer.h"
 #include "data/visual_marks.h"
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/pattern.h"
 #include "infer/generator.h"
@@ -65,12 +66,13 @@ Json answer_json(const infer::Answer& answer, const std::optional<std::string>& 
           {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
-constexpr const char* form_option_names[] = {"json-schema", "regex", "choice"};
+constexpr const char* form_option_names[] = {"json-schema", "grammar", "regex", "choice"};
 
 grammar::Grammar form_of(const ParsedOptions& parsed, const std::string& option) {
-  constexpr uint64_t most_bytes = uint64_t{1} << 20; // of a schema
+  constexpr uint64_t most_bytes = uint64_t{1} << 20; // of a file
   const std::vector<std::string> values = parsed.values(option);
   if (option == "json-schema") return grammar::of_json_schema(read_file(values.front(), most_bytes), values.front());
+  if (option == "grammar") return grammar::of_gbnf(read_file(values.front(), most_bytes));
   for (const std::string& value : values)
     if (value.empty() || !is_utf8(value)) throw Error(ErrorKind::usage, "expected a text in UTF-8 that is not empty");
   return option == "regex" ? grammar::of_pattern(values.front()) : grammar::of_choices(values);
@@ -88,7 +90,8 @@ std::shared_ptr<const grammar::Grammar> form_of(const ParsedOptions& parsed) {
     return std::make_shared<const grammar::Grammar>(form_of(parsed, given.front()));
   } catch (Error& error) {
     if (error.where().empty())
-      error.at(given.front() == "json-schema" ? *parsed.value("json-schema") : "--" + given.front());
+      error.at(given.front() == "json-schema" || given.front() == "grammar" ? *parsed.value(given.front())
+                                                                            : "--" + given.front());
     throw;
   }
 }
@@ -263,6 +266,7 @@ Options generate_options() {
               .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")))
       .repeated_value("stop", "TEXT", "stop before this text (repeatable)")
       .value("json-schema", "FILE", "answer with JSON that fits this JSON Schema (docs/serving.md says which)")
+      .value("grammar", "FILE", "answer with a text that this grammar in GBNF has (docs/serving.md says which)")
       .value("regex", "PATTERN", "answer with a text that matches this regular expression from end to end")
       .repeated_value("choice", "TEXT", "answer with one of these texts (repeatable)")
       .value("batch", "FILE", "prompts as token ids, safetensors");

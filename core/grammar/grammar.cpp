@@ -51,7 +51,39 @@ Grammar::Node Grammar::forward() {
   return node;
 }
 
-void Grammar::check() const {
+std::vector<bool> Grammar::nodes_with(Way way) const {
+  std::vector<bool> found(nodes_.size());
+  const auto leads_to_end = [&](const Entry& entry) -> bool {
+    switch (entry.kind) {
+    case Kind::end:
+      return true;
+    case Kind::byte:
+      return way == Way::any && found[entry.next];
+    case Kind::either:
+      return found[entry.next] || found[entry.other];
+    case Kind::call:
+      return found[rules_[entry.other]] && found[entry.next];
+    }
+    return false;
+  };
+  // Most nodes lead to earlier ones, so that few rounds are enough.
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    for (Node node = 0; node < nodes_.size(); ++node)
+      if (!found[node] && leads_to_end(nodes_[node])) found[node] = has_changed = true;
+  }
+  return found;
+}
+
+std::optional<Grammar::Rule> Grammar::endless_rule() const {
+  const std::vector<bool> ends = nodes_with(Way::any);
+  for (auto rule = static_cast<Rule>(rules_.size()); rule-- > 0;) // of those that call each other the innermost
+    if (!ends[rules_[rule]]) return rule;
+  return {};
+}
+
+std::optional<Grammar::Rule> Grammar::left_recursive_rule() const {
+  const std::vector<bool> may_be_empty = nodes_with(Way::empty);
   enum Mark : uint8_t { unseen, open, done };
   std::vector<Mark> marks(rules_.size(), unseen);
   // Depth first, with a stack of its own: the rules that are open, and nodes to look at before each is done.
@@ -63,9 +95,6 @@ void Grammar::check() const {
   for (Rule first = 0; first < rules_.size(); ++first) {
     std::vector<Visit> visits;
     const auto enter = [&](Rule rule) {
-      if (marks[rule] == open)
-        throw Error(ErrorKind::usage, "the schema refers to itself where nothing stands between")
-            .advise("a $ref to a schema around it belongs into its properties or items");
       if (marks[rule] == done) return;
       marks[rule] = open;
       visits.push_back({rule, {rules_[rule]}, std::vector<bool>(nodes_.size())});
@@ -84,19 +113,48 @@ void Grammar::check() const {
       visit.seen[node] = true;
       const Entry& entry = nodes_[node];
       if (entry.kind == Kind::either) visit.nodes.insert(visit.nodes.end(), {entry.next, entry.other});
-      if (entry.kind == Kind::call) enter(entry.other); // no rule is empty, so that nothing behind it begins here
+      if (entry.kind != Kind::call) continue;
+      if (marks[entry.other] == open) return entry.other;
+      if (may_be_empty[rules_[entry.other]]) visit.nodes.push_back(entry.next);
+      enter(entry.other);
     }
   }
+  return {};
 }
 
-Automaton::Automaton(const Grammar& grammar) : grammar_(grammar) {
+namespace {
+
+// A grammar without recursion is hardly in more places at once than it has.
+size_t most_places_of(size_t nodes) {
+  constexpr size_t fewest = 1024;
+  return std::max(fewest, nodes);
+}
+
+} // namespace
+
+Automaton::Automaton(const Grammar& grammar) : grammar_(grammar), most_places_(most_places_of(grammar.size())) {
   begin_ = add(follow(grammar.rules_.front(), no_frame));
 }
 
-Automaton::Automaton(const Automaton& other, State state)
-    : grammar_(other.grammar_), frames_(other.frames_), numbers_(other.numbers_) {
+Automaton::Automaton(const Automaton& other, State state) : grammar_(other.grammar_), most_places_(other.most_places_) {
   const Known& known = other.states_[static_cast<size_t>(state)];
-  begin_ = add({known.frames, known.accepts});
+  // The frames that the state's lead back to. Each has a greater number than its caller.
+  std::set<uint32_t> needed;
+  for (uint32_t number : known.frames)
+    while (number != no_frame && needed.insert(number).second) number = other.frames_[number].second;
+  std::map<uint32_t, uint32_t> copies{{no_frame, no_frame}};
+  for (const uint32_t number : needed) {
+    const auto [node, caller] = other.frames_[number];
+    copies[number] = frame(node, copies.at(caller));
+  }
+  Places places{.frames = {}, .accepts = known.accepts};
+  for (const uint32_t number : known.frames) places.frames.push_back(copies.at(number));
+  begin_ = add(std::move(places));
+}
+
+bool Automaton::is_full() const {
+  constexpr size_t most_states = 1 << 16, most_frames = 1 << 20, most_kept_places = 1 << 22;
+  return states_.size() >= most_states || frames_.size() >= most_frames || places_ >= most_kept_places;
 }
 
 uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
@@ -136,13 +194,15 @@ Automaton::Places Automaton::follow(Grammar::Node node, uint32_t caller) {
   return places;
 }
 
-// Each frame once.
+// Each frame once. Where they are too many the last ones are left out, which were met last.
 Automaton::State Automaton::add(Places places) {
   std::ranges::sort(places.frames);
+  if (places.frames.size() > most_places_) places.frames.resize(most_places_);
   if (places.frames.empty() && !places.accepts) return none;
   Known state{.frames = std::move(places.frames), .accepts = places.accepts};
   const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
   if (!is_new) return found->second;
+  places_ += state.frames.size();
   for (const uint32_t number : state.frames) state.readable |= set_at(number);
   constexpr size_t few = 16;
   if (state.readable.count() > few) {

@@ -26,7 +26,7 @@ class Grammar {
   Node byte_of(const ByteSet& set, Node next);
   Node text(std::string_view text, Node next);
   Node either(Node one, Node other);
-  // What the rule describes, then `next`. A rule may call itself, but not before it has read a byte.
+  // What the rule describes, then `next`. A rule may call itself, but not before it has read a byte. It may be empty.
   Node call(Rule rule, Node next);
   Rule new_rule(); // the first one is the whole text
   void define(Rule rule, Node begin) { rules_[rule] = begin; }
@@ -36,8 +36,10 @@ class Grammar {
 
   size_t size() const { return nodes_.size(); }
 
-  // Throws Error(usage) where a rule calls itself without reading a byte.
-  void check() const;
+  // A rule that calls itself before it has read a byte; nothing where there is none.
+  std::optional<Rule> left_recursive_rule() const;
+  // A rule of which no text comes to an end; nothing where there is none.
+  std::optional<Rule> endless_rule() const;
   // Whether they were built alike.
   bool operator==(const Grammar&) const = default;
 
@@ -51,6 +53,9 @@ class Grammar {
     bool operator==(const Entry&) const = default;
   };
   Node add(const Entry& entry);
+  // By node, whether a way leads from it to the end of its rule: any, or one that reads no byte.
+  enum class Way { any, empty };
+  std::vector<bool> nodes_with(Way way) const;
 
   std::vector<Entry> nodes_;
   std::vector<ByteSet> sets_;
@@ -58,7 +63,9 @@ class Grammar {
   std::vector<Node> rules_;
 };
 
-// Reads texts of a grammar, which outlives it. States are found as texts reach them, and kept.
+// Reads texts of a grammar, which outlives it. States are found as texts reach them, and kept. A text that may be read
+// in more ways than a state has room for is read in some of them, so that fewer texts go on from there, and none that
+// the grammar does not have.
 class Automaton {
  public:
   using State = int32_t;
@@ -76,7 +83,8 @@ class Automaton {
   }
   // Whether the text is whole.
   bool accepts(State state) const { return states_[static_cast<size_t>(state)].accepts; }
-  int64_t states() const { return static_cast<int64_t>(states_.size()); }
+  // Whether so much is known that another one should begin in the state that a text is in.
+  bool is_full() const;
 
  private:
   static constexpr uint32_t no_frame = UINT32_MAX;
@@ -105,6 +113,7 @@ class Automaton {
   Places follow(Grammar::Node node, uint32_t caller);
 
   const Grammar& grammar_;
+  size_t most_places_; // of a state
   std::vector<Frame> frames_;
   std::map<Frame, uint32_t> numbers_;         // of frames
   std::vector<std::optional<Places>> behind_; // by frame, where it is known
@@ -112,6 +121,7 @@ class Automaton {
   uint32_t step_ = 0;
   std::vector<Known> states_;
   std::map<std::pair<std::vector<uint32_t>, bool>, State> known_;
+  size_t places_ = 0; // of all states
   State begin_;
 };
 

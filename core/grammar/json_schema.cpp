@@ -290,7 +290,9 @@ Grammar of_json_schema(const Json& schema) {
   Grammar grammar;
   const Rule whole = grammar.new_rule();
   grammar.define(whole, Compiler(grammar, schema).value({schema, ""}, Grammar::end));
-  grammar.check();
+  if (grammar.left_recursive_rule())
+    throw Error(ErrorKind::usage, "the schema refers to itself where nothing stands between")
+        .advise("a $ref to a schema around it belongs into its properties or items");
   return grammar;
 }
 

@@ -71,11 +71,6 @@ std::string_view ConstrainedTexts::bytes_of(int64_t token) const {
   return token < tokens_->size() ? tokens_->bytes_of(token) : std::string_view();
 }
 
-bool ConstrainedTexts::is_full() const {
-  constexpr int64_t most_states = 1 << 16;
-  return automaton_.states() >= most_states;
-}
-
 std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const TokenTable>& tokens,
                                                   const std::shared_ptr<const Grammar>& grammar) {
   constexpr size_t most = 4;

@@ -54,7 +54,7 @@ class ConstrainedTexts {
   std::string_view bytes_of(int64_t token) const; // empty for one that no text has
   int64_t tokens() const { return tokens_->size(); }
   // Whether so many states are known that it should not go on.
-  bool is_full() const;
+  bool is_full() const { return automaton_.is_full(); }
 
  private:
   std::shared_ptr<const TokenTable> tokens_;

@@ -1,6 +1,7 @@
 #include "serve/answer_form.h"
 
 #include "base/error.h"
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/pattern.h"
 
@@ -45,6 +46,11 @@ grammar::Grammar of_regex(const Ordered& pattern) {
   return grammar::of_pattern(pattern.get_ref<const std::string&>());
 }
 
+grammar::Grammar of_grammar(const Ordered& text) {
+  if (!text.is_string()) throw Error(ErrorKind::usage, "expected a grammar in GBNF, a text");
+  return grammar::of_gbnf(text.get_ref<const std::string&>());
+}
+
 grammar::Grammar of_choice(const Ordered& choice) {
   constexpr const char* expected = "expected a choice of texts that are not empty";
   if (!choice.is_array() || choice.empty()) throw Error(ErrorKind::usage, expected);
@@ -61,15 +67,18 @@ struct Kind {
   const char *key, *field;
   grammar::Grammar (*read)(const Ordered&);
 };
-constexpr Kind kinds[]{
-    {"json", "guided_json", of_schema}, {"regex", "guided_regex", of_regex}, {"choice", "guided_choice", of_choice}};
+constexpr Kind kinds[]{{"json", "guided_json", of_schema},
+                       {"regex", "guided_regex", of_regex},
+                       {"choice", "guided_choice", of_choice},
+                       {"grammar", "guided_grammar", of_grammar}};
 
 grammar::Grammar of_structured_outputs(const Ordered& wanted) {
   if (wanted.is_object() && wanted.size() == 1)
     for (const Kind& kind : kinds)
       if (const Ordered* const value = member(wanted, kind.key)) return kind.read(*value);
   throw Error(ErrorKind::usage,
-              R"(expected {"json": a schema}, {"regex": a regular expression} or {"choice": a list of texts})");
+              R"(expected {"json": a schema}, {"regex": a regular expression}, {"choice": a list of texts} or )"
+              R"({"grammar": GBNF})");
 }
 
 } // namespace
@@ -105,6 +114,7 @@ std::shared_ptr<const grammar::Grammar> answer_form_of(const RequestFields& fiel
        [&](const Ordered& value) { return of_format(value, format_field, is_response); });
   read("structured_outputs", find("structured_outputs", fields.asks("structured_outputs")), of_structured_outputs);
   for (const Kind& kind : kinds) read(kind.field, find(kind.field, fields.find(kind.field)), kind.read);
+  read("grammar", find("grammar", fields.asks("grammar")), of_grammar); // llama.cpp's
   return form;
 }
 

@@ -1,5 +1,6 @@
 // What the text of an answer has to be: the fields response_format or text.format, of OpenAI, structured_outputs, of
-// vLLM, and what had its place there before 0.10: guided_json, guided_regex and guided_choice.
+// vLLM, and what had its place there before 0.10: guided_json, guided_regex, guided_choice and guided_grammar; and
+// grammar, of llama.cpp.
 #pragma once
 #include "grammar/grammar.h"
 #include "serve/request_fields.h"

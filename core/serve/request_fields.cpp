@@ -140,8 +140,7 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
       if (name.starts_with("tool")) error.advise("send them to /v1/chat/completions or /v1/responses");
       if (name == "previous_response_id" || name == "conversation" || name == "background")
         error.advise("nothing is kept between two requests; send the whole conversation as input");
-      if (name == "guided_grammar" || name == "regex" || name == "ebnf")
-        error.advise("structured_outputs takes json, regex and choice");
+      if (name == "regex" || name == "ebnf") error.advise("structured_outputs takes json, regex, choice and grammar");
       throw error;
     }
 }
@@ -150,8 +149,8 @@ void refuse_unsupported(const RequestFields& fields, ApiForm form) {
   fields.refuse({"functions", "function_call", "suffix", "bad_words", "modalities", "audio"});
   if (form == ApiForm::completion) fields.refuse({"tools", "tool_choice"});
   // vLLM's and SGLang's
-  fields.refuse({"guided_grammar", "regex", "ebnf", "allowed_token_ids", "use_beam_search", "length_penalty",
-                 "prompt_logprobs", "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens"});
+  fields.refuse({"regex", "ebnf", "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
+                 "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens"});
   if (form != ApiForm::completion)
     fields.refuse({"echo", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
                    "mm_processor_kwargs"});

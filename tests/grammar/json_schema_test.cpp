@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "grammar/json_schema.h"
 #include "grammar/pattern.h"
+#include "texts.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,16 +14,6 @@ namespace fvlm::grammar {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-bool has(const Grammar& grammar, std::string_view text) {
-  Automaton automaton(grammar);
-  Automaton::State state = automaton.begin();
-  for (const char c : text) {
-    state = automaton.next(state, static_cast<uint8_t>(c));
-    if (state == Automaton::none) return false;
-  }
-  return automaton.accepts(state);
-}
 
 struct Case {
   const char* schema;

@@ -1,7 +1,8 @@
-"""Answers of a given form: JSON by a schema, texts that match a regular expression, a choice of texts, by `serve` and `generate`. The model's weights are
+"""Answers of a given form: JSON by a schema, texts that match a regular expression, a choice of texts, texts of a grammar, by `serve` and `generate`. The model's weights are
 random, so that nothing but the form makes it write them. What a regular expression has is what Python's re.fullmatch() says.
 
 usage: serve_forms_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
+import ast
 import concurrent.futures
 import json
 import re
@@ -54,6 +55,36 @@ class Found(pydantic.BaseModel):
 PATTERNS = [r"\d{3}-\d{4}", r"(yes|no|may\s?be)( indeed)?", r"[A-Z][a-z]{2,8}( [A-Z][a-z]{1,3}){0,2}", r'"[^"\\]{0,8}"', r"[^\s,]{1,6}(, ?[^\s,]{1,6}){1,3}",
             r"(\+|-)?\d{1,4}(\.\d{1,3})?", r"\w{1,5}@\w{1,5}\.(com|org)", r".{2,12}", r"äö?ü|[éß-]{2}x", r'\{"a": \[\d(, \d){0,2}\]\}', r"^(a|bc){2,5}d?\n\S\t\D$",
             r"<b>[^<>\W]*?</b>", r"\W{1,4}\\", r"[\[\]-]{2}"]
+
+
+def has_pairs(text):
+    """Whether it is nothing but brackets within each other and small letters in them."""
+    while (shorter := re.sub(r"\[[a-z.]*\]", ".", text)) != text:
+        text = shorter
+    return text == "."
+
+
+def is_sum(text):
+    try:
+        return isinstance(eval(compile(ast.parse(text, mode="eval"), "sum", "eval"), {"__builtins__": {}}), int) and " " not in text
+    except SyntaxError:
+        return False
+
+
+def is_list(text):
+    try:
+        return isinstance(json.loads(text), list)
+    except ValueError:
+        return False
+
+
+# Texts are short, since a random model would not end them.
+GRAMMARS = {
+    "brackets": ('root ::= "[" (root | [a-z]{1,2}){0,2} "]" # in each other', has_pairs),
+    "sums": ('root ::= value ([-+*] value){1,3}\nvalue ::= [1-9] [0-9]{0,2}\n  | "(" value [-+] value ")"', is_sum),
+    "json": ('root ::= "[" (value ("," " "? value){0,2})? "]"\nvalue ::= root | "\\"" [^"\\\\\\x00-\\x1f]{0,5} "\\"" | [1-9] [0-9]{0,3} | "true" | "null"', is_list),
+    "letters": ('root ::= [ぁ-ゟ]{1,3} (end | [^\\x00-\\u07ff]{1,2})\nend ::= ""', lambda text: re.fullmatch("[ぁ-ゟ]{1,3}[^\0-\u07ff]{0,2}", text)),
+}
 
 
 def form(model):
@@ -148,6 +179,25 @@ class Forms(unittest.TestCase):
                     for text in ended:
                         self.assertTrue(re.fullmatch(pattern, text), repr(text))
 
+    def test_answers_are_of_a_grammar(self):
+        def ask(text, seed):
+            return self.ask(extra_body={"structured_outputs": {"grammar": text}}, seed=seed, max_tokens=100, n=4).choices
+
+        for name, (text, is_right) in GRAMMARS.items():
+            ended = [choice.message.content for seed in range(4) for choice in ask(text, seed) if choice.finish_reason == "stop"]
+            with self.subTest(name):
+                self.assertGreater(len(ended), 4)
+                self.assertGreater(len(set(ended)), 1)
+                for answer in ended:
+                    self.assertTrue(is_right(answer), repr(answer))
+        text = GRAMMARS["brackets"][0]
+        same = [self.ask(extra_body=body, seed=2).choices[0].message.content
+                for body in ({"structured_outputs": {"grammar": text}}, {"guided_grammar": text}, {"grammar": text})]
+        self.assertEqual(len(set(same)), 1, same)
+        streamed = self.client.chat.completions.create(model="gqa", messages=[{"role": "user", "content": "It is"}], max_tokens=60, seed=2, stream=True,
+                                                       extra_body={"structured_outputs": {"grammar": 'root ::= "a " [a-z]{2,4} "."'}})
+        self.assertRegex("".join(part.choices[0].delta.content or "" for part in streamed if part.choices), r"^a [a-z]{2,4}\.$")
+
     def test_earlier_fields_of_vllm_mean_the_same(self):
         pattern, wanted = r"[A-C]{2}\d", ["a cat", "a dog", "neither"]
         for older, value in (("regex", pattern), ("choice", wanted), ("json", Corner.model_json_schema()), ("json", json.dumps(Corner.model_json_schema()))):
@@ -182,13 +232,19 @@ class Forms(unittest.TestCase):
                 self.ask(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
         for message, fields in [("response_format: expected", {"response_format": {"type": "grammar"}}), ("response_format: expected", {"response_format": {"type": "json_schema"}}),
                                 ("structured_outputs: the JSON is nested", {"extra_body": {"structured_outputs": {"json": '{"const": ' + "[" * 200000 + "]" * 200000 + "}"}}}),
-                                ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"grammar": "root ::= \"a\""}}}), ("expected a choice of texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
+                                ("structured_outputs: expected", {"extra_body": {"structured_outputs": {"gbnf": "root ::= \"a\""}}}),
+                                ("structured_outputs: expected a grammar in GBNF", {"extra_body": {"structured_outputs": {"grammar": ["a"]}}}),
+                                ("structured_outputs: the grammar, line 2, column 6: there is no rule 'b'", {"extra_body": {"structured_outputs": {"grammar": "root ::= a\na ::=b"}}}),
+                                ("grammar: the grammar, line 1, column 5: expected ::=", {"extra_body": {"grammar": "root: \"a\""}}),
+                                ("guided_grammar: the grammar, line 1, column 1: the rule 'root' calls itself", {"extra_body": {"guided_grammar": "root ::= root \"a\" | \"b\""}}),
+                                ("grammar: it does not go with structured_outputs", {"extra_body": {"structured_outputs": {"regex": "a"}, "grammar": "root ::= \"a\""}}),
+                                ("expected a choice of texts", {"extra_body": {"structured_outputs": {"choice": [""]}}}),
                                 ("structured_outputs: pattern, character 4: expected a \\) that ends the group", {"extra_body": {"structured_outputs": {"regex": "é(a"}}}),
                                 ("guided_regex: pattern, character 2: of groups, those that look around or have names are not supported", {"extra_body": {"guided_regex": "(?=a)b"}}),
                                 ("guided_regex: the form is too large", {"extra_body": {"guided_regex": "(((a{1000}){1000}){1000})+"}}), ("guided_regex: expected a regular expression", {"extra_body": {"guided_regex": ["a"]}}),
                                 ("guided_choice: expected a choice", {"extra_body": {"guided_choice": "a"}}), ("guided_choice: expected a choice", {"extra_body": {"guided_choice": []}}), ("guided_json: the schema: type: expected", {"extra_body": {"guided_json": {"type": "text"}}}),
                                 ("guided_choice: it does not go with structured_outputs", {"extra_body": {"structured_outputs": {"regex": "a"}, "guided_choice": ["a"]}}),
-                                ("guided_grammar: this server does not support it", {"extra_body": {"guided_grammar": "root ::= \"a\""}}),
+                                ("ebnf: this server does not support it", {"extra_body": {"ebnf": "root ::= \"a\""}}),
                                 ("does not go with response_format", {"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}})]:
             with self.subTest(message), self.assertRaisesRegex(openai.BadRequestError, message):
                 self.ask(**fields)
@@ -220,6 +276,13 @@ class Forms(unittest.TestCase):
         answer = generate("--regex", pattern, "--temperature", 1, "--seed", 5)
         self.assertTrue(answer["ended"] and re.fullmatch(pattern, answer["text"]), answer)
         self.assertEqual(generate("--regex", pattern)["text"], self.ask(extra_body={"structured_outputs": {"regex": pattern}}, temperature=0).choices[0].message.content)
+        (folder / "form.gbnf").write_text(GRAMMARS["brackets"][0])
+        answer = generate("--grammar", folder / "form.gbnf", "--temperature", 1, "--seed", 5)
+        self.assertTrue(answer["ended"] and GRAMMARS["brackets"][1](answer["text"]), answer)
+        (folder / "wrong.gbnf").write_text("root ::= [a-z\n")
+        for words, options in (("wrong.gbnf: the grammar, line 1, column 10: the class does not end", ["--grammar", folder / "wrong.gbnf"]),
+                               ("--grammar and --regex are mutually exclusive", ["--regex", "a", "--grammar", folder / "form.gbnf"])):
+            self.assertIn(words, generate(*options, code=2))
         wanted = ["the cat", "a dog"]
         self.assertEqual(generate("--choice", wanted[0], "--choice", wanted[1])["text"], self.ask(extra_body={"structured_outputs": {"choice": wanted}}, temperature=0).choices[0].message.content)
         for words, options in (("--regex: pattern, character 2: it is not complete", ["--regex", "\\"]), ("--regex: expected a text", ["--regex", ""]),

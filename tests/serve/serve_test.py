@@ -186,7 +186,7 @@ class Trouble(unittest.TestCase):
             (400, "top_p", chat, asked | {"top_p": 0}), (400, "stop", chat, asked | {"stop": [""]}),
             (400, "stream: expected true or false", chat, asked | {"stream": "yes"}),
             *((400, f"{name}: this server does not support it", chat, asked | {name: value}) for name, value in
-              {"functions": [{}], "function_call": "f", "bad_words": ["no"], "guided_grammar": "root ::= \"a\"",
+              {"functions": [{}], "function_call": "f", "bad_words": ["no"], "ebnf": "root ::= \"a\"",
                "modalities": ["text", "audio"]}.items()),
             *((400, f"{name}: ", chat, asked | {name: "auto"}) for name in ("suffix", "response_format", "logit_bias")),
             *((400, "logit_bias: expected ids of tokens", chat, asked | {"logit_bias": {key: 1}}) for key in ("the", "", "9" * 20)),
