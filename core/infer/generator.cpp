@@ -250,7 +250,7 @@ void Generator::answers(const std::vector<Sample>& samples, const GenerateOption
 GenerationBatch Generator::make_batch(const BatchOptions& options) {
   BatchOptions own = options;
   own.draft_model = draft_model_.get();
-  mixed_ = load_mixed();
+  if (!mixed_) mixed_ = load_mixed(); // earlier batches have it, too
   own.mixed = mixed_.get();
   for (const Adapted& adapted : adapted_)
     own.adapted.push_back({adapted.model.get(), mixed_ && may_mix(*adapted.adapter)});
