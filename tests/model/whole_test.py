@@ -121,7 +121,7 @@ class WholeModels(Comparison, unittest.TestCase):
         self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in tensors.items()))
 
     def test_the_quantized_queries_keys_and_values_of_qianfan_ocr_stay_apart(self):
-        run(engine, "quantize", root / "qianfan-ocr.model", "--scheme", "int8", "--out", root / "qianfan-int8")
+        run(engine, "export", root / "qianfan-ocr.model", "--quantize", "int8", "--out", root / "qianfan-int8")
         run(engine, "export", root / "qianfan-int8", "--huggingface", "--out", root / "qianfan-int8.back")
         names = set(load_file(root / "qianfan-int8.back" / "model.safetensors"))
         layer = "vision_model.encoder.layers.0."
