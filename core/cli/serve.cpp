@@ -24,7 +24,8 @@ Options serve_options() {
       "serve MODEL [--port N] [--host ADDRESS] [--token-file FILE] [--device cpu|cuda] [--dtype TYPE]",
       "Serve a chat page, and answer requests over HTTP as OpenAI's API has them: POST\n"
       "/v1/chat/completions, /v1/responses and /v1/completions, whole or as a stream, and\n"
-      "/v1/embeddings; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG, PNG, WebP or GIF in data URLs; nothing is fetched from a\n"
+      "/v1/embeddings; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG, PNG, WebP or GIF in data URLs; "
+      "nothing is fetched from a\n"
       "network or read from a file that a request names. All requests are answered together, a token of each in\n"
       "every step. Without a token every program that reaches the address can ask: keep it on\n"
       "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"

@@ -15,22 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Case {
-  const char* schema;
-  std::vector<const char*> valid, invalid;
-};
-
-void expect_texts(const std::vector<Case>& cases) {
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.schema);
-    const Grammar grammar = of_json_schema(Json::parse(one.schema));
-    for (const char* text : one.valid) EXPECT_TRUE(has(grammar, text)) << text;
-    for (const char* text : one.invalid) EXPECT_FALSE(has(grammar, text)) << text;
-  }
+void expect_schemas(const std::vector<Texts>& cases) {
+  expect_texts(cases, [](const std::string& schema) { return of_json_schema(Json::parse(schema)); });
 }
 
 TEST(JsonSchema, HasWhatFits) {
-  const std::vector<Case> cases = {
+  const std::vector<Texts> cases = {
       {R"({"type": "string"})",
        {R"("")", R"("a b")", R"("\n\"é")", "\"\xc3\xa9\xf0\x9f\x98\x80\"", R"("\u00e9\uD7fF\ue000")"},
        {R"("\ud800")", R"("\uDFFF")", "a", R"("a)", "\"\n\"", R"("\x")", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"",
@@ -76,11 +66,11 @@ TEST(JsonSchema, HasWhatFits) {
         R"({"name":"a","children":[{"name":"b","children":[{"name":"c","children":[]}]}]})"},
        {R"({"name":"a","children":[1]})", R"({"name":"a","children":[{"name":"b","children":[}]})"}},
   };
-  expect_texts(cases);
+  expect_schemas(cases);
 }
 
 TEST(JsonSchema, HasListsWhoseFirstItemsHaveSchemasOfTheirOwn) {
-  expect_texts({
+  expect_schemas({
       // As pydantic writes tuple[int, str].
       {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2})",
        {R"([1,"a"])", R"([ -2, "" ])", "[\n  1,\n  \"a\"\n]"},
@@ -104,7 +94,7 @@ TEST(JsonSchema, HasListsWhoseFirstItemsHaveSchemasOfTheirOwn) {
 }
 
 TEST(JsonSchema, HasNumbersWithinTheirBounds) {
-  expect_texts({
+  expect_schemas({
       {R"({"type": "integer", "minimum": -3, "exclusiveMaximum": 120})",
        {"-3", "-1", "-0", "0", "9", "10", "99", "100", "119"},
        {"-4", "-10", "120", "200", "1000", "5.0", "05", "+1", "-"}},
@@ -128,7 +118,7 @@ TEST(JsonSchema, HasNumbersWithinTheirBounds) {
 }
 
 TEST(JsonSchema, HasTextsThatMatch) {
-  expect_texts({
+  expect_schemas({
       {R"({"type": "string", "pattern": "^[A-Z]{2}-\\d{3,4}$"})",
        {R"("AB-123")", R"("AB-1234")"},
        {R"("AB-12")", R"("AB-12345")", R"("aB-123")", R"(" AB-123")", R"("AB-123 ")"}},
