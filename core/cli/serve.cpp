@@ -24,12 +24,11 @@ Options serve_options() {
       "serve MODEL [--port N] [--host ADDRESS] [--token-file FILE] [--device cpu|cuda] [--dtype TYPE]",
       "Serve a chat page, and answer requests over HTTP as OpenAI's API has them: POST\n"
       "/v1/chat/completions, /v1/responses and /v1/completions, whole or as a stream, and\n"
-      "/v1/embeddings; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG, PNG, WebP or GIF in data URLs; "
-      "nothing is fetched from a\n"
-      "network or read from a file that a request names. All requests are answered together, a token of each in\n"
-      "every step. Without a token every program that reaches the address can ask: keep it on\n"
-      "127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it after the\n"
-      "requests that have begun.",
+      "/v1/embeddings; GET /v1/models, /health, /metrics (Prometheus). Images are JPEG, PNG, WebP or GIF in\n"
+      "data URLs; nothing is fetched from a network or read from a file that a request names. All requests are\n"
+      "answered together, a token of each in every step. Without a token every program that reaches the address\n"
+      "can ask: keep it on 127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it\n"
+      "after the requests that have begun.",
       "serve runs/quickstart --port 8000");
   with_adapters_option(with_draft_options(with_media_options(with_answering_options(options).positional(
                            "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))))

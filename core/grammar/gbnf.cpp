@@ -4,15 +4,16 @@
 #include "base/utf8.h"
 #include "grammar/characters.h"
 #include "grammar/json_parts.h"
+#include "grammar/pieces.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fvlm::grammar {
@@ -20,8 +21,6 @@ namespace {
 
 using Node = Grammar::Node;
 using Rule = Grammar::Rule;
-// A part of a rule, which leads to the node that it gets.
-using Piece = std::function<Node(Node)>;
 
 constexpr size_t most_places = 10'000, most_bytes = size_t{1} << 20; // of the grammar, and of its text
 constexpr int64_t most_rules = 1000, deepest = 100, most_times = 1000, most_repetitions = 100'000;
@@ -31,9 +30,10 @@ bool is_name(char letter) {
          letter == '-' || letter == '_';
 }
 
-class Gbnf {
+class Gbnf : SourceText {
  public:
-  Gbnf(std::string_view text, Grammar& grammar) : text_(text), g_(grammar), parts_(grammar), characters_(grammar) {}
+  Gbnf(std::string_view text, Grammar& grammar)
+      : SourceText(text), g_(grammar), parts_(grammar), characters_(grammar) {}
 
   void read() {
     if (text_.size() > most_bytes)
@@ -62,11 +62,10 @@ class Gbnf {
   };
 
   Error wrong(size_t place, const std::string& what) const {
-    const auto is_first = [](char byte) { return (static_cast<uint8_t>(byte) & 0xc0) != 0x80; }; // of a character
     const std::string_view before = text_.substr(0, place);
     const size_t line = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
     return Error(ErrorKind::usage, "the grammar, line {}, column {}: {}", 1 + std::ranges::count(before, '\n'),
-                 1 + std::ranges::count_if(before.substr(line), is_first), what);
+                 1 + characters_in(before.substr(line)), what);
   }
   Error wrong(const std::string& what) const { return wrong(at_, what); }
 
@@ -78,13 +77,6 @@ class Gbnf {
     throw Error(ErrorKind::internal, "rule {} of a grammar {}", rule, what);
   }
 
-  bool is_over() const { return at_ == text_.size(); }
-  bool begins(std::string_view words) const { return text_.substr(at_).starts_with(words); }
-  bool take(std::string_view words) {
-    const bool found = begins(words);
-    if (found) at_ += words.size();
-    return found;
-  }
   // White space and comments.
   void skip() {
     while (!is_over()) {
@@ -163,12 +155,7 @@ class Gbnf {
       options.push_back(sequence());
     } while (take("|"));
     --depth_;
-    if (options.size() == 1) return options.front();
-    return [this, options](Node next) {
-      Node all = options.front()(next);
-      for (size_t i = 1; i < options.size(); ++i) all = g_.either(all, options[i](next));
-      return all;
-    };
+    return either_of(g_, std::move(options));
   }
 
   // May be empty.
@@ -185,10 +172,7 @@ class Gbnf {
       }
       pieces.push_back(*piece);
     }
-    return [pieces](Node next) {
-      for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) next = (*piece)(next);
-      return next;
-    };
+    return in_order(std::move(pieces));
   }
 
   // Nothing where none begins.
@@ -249,13 +233,9 @@ class Gbnf {
 
   int64_t number() {
     skip();
-    int64_t value = 0;
-    const char* const begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error != std::errc() || value < 0 || value > most_times)
-      throw wrong(fmt::format("expected a count from 0 to {}", most_times));
-    at_ += static_cast<size_t>(end - begin);
-    return value;
+    const auto value = take_number(most_times);
+    if (!value) throw wrong(fmt::format("expected a count from 0 to {}", most_times));
+    return *value;
   }
 
   Piece literal(size_t begin) {
@@ -318,12 +298,10 @@ class Gbnf {
     return value;
   }
 
-  std::string_view text_;
   Grammar& g_;
   Parts parts_;
   CharacterNodes characters_;
   std::map<std::string, KnownRule> names_;
-  size_t at_ = 0;
   int64_t depth_ = 0, repetitions_ = 0;
 };
 

@@ -1,12 +1,11 @@
 #include "grammar/pattern.h"
 
 #include "base/error.h"
+#include "grammar/pieces.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +14,6 @@ namespace fvlm::grammar {
 namespace {
 
 using Node = Grammar::Node;
-// A part of a pattern, which leads to the node that it gets. Each adds a node, so that counts of counts are limited.
-using Piece = std::function<Node(Node)>;
 
 // Which characters a place may have.
 struct Characters {
@@ -27,10 +24,11 @@ struct Characters {
 
 enum class Spelling { of_json_strings, plain };
 
-class Pattern {
+// Each piece adds a node, so that counts of counts are limited.
+class Pattern : SourceText {
  public:
   Pattern(std::string_view text, Parts& parts, Spelling spelling)
-      : text_(text), parts_(parts), g_(parts.g), spelling_(spelling) {}
+      : SourceText(text), parts_(parts), g_(parts.g), spelling_(spelling) {}
 
   Node matching(Node next) {
     const Piece all = alternatives(true);
@@ -40,21 +38,12 @@ class Pattern {
 
  private:
   Error wrong(const std::string& what) const {
-    const auto is_first = [](char byte) { return (static_cast<uint8_t>(byte) & 0xc0) != 0x80; }; // of a character
-    const auto before = std::ranges::count_if(text_.substr(0, at_), is_first);
-    return Error(ErrorKind::usage, "pattern, character {}: {}", before + 1, what);
+    return Error(ErrorKind::usage, "pattern, character {}: {}", characters_in(text_.substr(0, at_)) + 1, what);
   }
   Error unsupported(const std::string& what) const {
     return wrong(what + " not supported").advise("leave it out, and check the answer for it");
   }
 
-  bool is_over() const { return at_ == text_.size(); }
-  bool begins(std::string_view words) const { return text_.substr(at_).starts_with(words); }
-  bool take(std::string_view words) {
-    const bool found = begins(words);
-    if (found) at_ += words.size();
-    return found;
-  }
   char take_one() {
     if (is_over()) throw wrong("it is not complete");
     return text_[at_++];
@@ -68,12 +57,7 @@ class Pattern {
     do options.push_back(sequence(is_whole));
     while (take("|"));
     --depth_;
-    if (options.size() == 1) return options.front();
-    return [this, options](Node next) {
-      Node all = options.front()(next);
-      for (size_t i = 1; i < options.size(); ++i) all = g_.either(all, options[i](next));
-      return all;
-    };
+    return either_of(g_, std::move(options));
   }
 
   Piece sequence(bool is_whole) {
@@ -88,10 +72,7 @@ class Pattern {
       pieces.push_back(counted(single()));
     }
     if (pieces.empty()) throw wrong("expected something to match; write ? behind what may lack");
-    return [pieces](Node next) {
-      for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) next = (*piece)(next);
-      return next;
-    };
+    return in_order(std::move(pieces));
   }
 
   Piece single() {
@@ -135,13 +116,9 @@ class Pattern {
 
   int64_t number() {
     constexpr int64_t most = 1000;
-    int64_t value = 0;
-    const char* const begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error != std::errc() || value < 0 || value > most)
-      throw wrong(fmt::format("expected a count from 0 to {}", most));
-    at_ += static_cast<size_t>(end - begin);
-    return value;
+    const auto value = take_number(most);
+    if (!value) throw wrong(fmt::format("expected a count from 0 to {}", most));
+    return *value;
   }
 
   Characters character() {
@@ -253,11 +230,9 @@ class Pattern {
     };
   }
 
-  std::string_view text_;
   Parts& parts_;
   Grammar& g_;
   Spelling spelling_;
-  size_t at_ = 0;
   int depth_ = 0;
 };
 

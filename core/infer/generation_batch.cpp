@@ -106,6 +106,11 @@ std::vector<TokenLogprobs> logprobs_of(const at::Tensor& logits, std::span<const
   return found;
 }
 
+std::vector<float> floats_of(const at::Tensor& row) {
+  const at::Tensor values = row.to(at::kCPU, at::kFloat).contiguous();
+  return {values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()};
+}
+
 SchedulerLimits limits_of(const BatchOptions& options, at::Device device) {
   if (options.prefill_rows > 0) return {options.page_rows, options.prefill_rows};
   if (device.is_cuda()) return {options.page_rows, 2048, 8192};
@@ -405,11 +410,6 @@ GenerationBatch::PassInFlight GenerationBatch::launch_behind(const PassInFlight&
     return is_range(from) ? all.narrow(0, 0, std::ssize(from)) : all.index_select(0, upload(from, all.device()));
   };
   return launch(std::move(pass), {selected(tokens), is_range(to) ? at::Tensor() : upload(to, tokens.device())});
-}
-
-std::vector<float> GenerationBatch::floats_of(const at::Tensor& row) {
-  const at::Tensor values = row.to(at::kCPU, at::kFloat).contiguous();
-  return {values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()};
 }
 
 void GenerationBatch::take(const PassInFlight& last) {

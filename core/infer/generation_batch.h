@@ -193,7 +193,6 @@ class GenerationBatch {
   bool can_run_ahead(const Scheduler::Pass& pass) const;
   static bool ends_with_next_token(const Answer& answer);
   PassInFlight launch_behind(const PassInFlight& last);
-  static std::vector<float> floats_of(const at::Tensor& row);
   // Waits for a pass and appends its tokens to the answers.
   void take(const PassInFlight& last);
   // Whether each row is the newest token of a sequence that has an answer.

@@ -86,22 +86,22 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
 
 Generator::Adapted Generator::load_adapter(const std::filesystem::path& folder) {
   if (!reader_) reader_.emplace(ModelDirectory::open(folder_));
-  Adapted made{.adapter = std::make_unique<AttachedAdapter>(reader_->read(folder))};
-  const AttachedAdapter& adapter = *made.adapter;
+  auto read = std::make_unique<AttachedAdapter>(reader_->read(folder));
+  const AttachedAdapter& adapter = *read;
   for (const std::string& module : adapter.idle)
     log_warning("{}: the adapter of {} adds nothing, and is left out", folder.string(), module);
+  Adapted made;
   made.model = load_attached(adapter, reader_->base(), *model_, arena_);
   const auto size = static_cast<uint64_t>(c10::elementSize(arena_.dtype));
+  const bool can_be_mixed = may_mix(adapter), reads_decoder = made.model->connector().reads_decoder();
   const std::string decoder = adapter.description.sole_part(Role::decoder).name + ".";
   for (const auto& [name, view] : adapter.tensors) {
-    // A model by itself, and one of several that are mixed.
-    made.bytes += view.elements() * size * (may_mix(adapter) && name.starts_with(decoder) ? 2 : 1);
-    for (const ModelPart& part : adapter.description.parts)
-      if ((part.role() != Role::decoder || made.model->connector().reads_decoder()) &&
-          name.starts_with(part.name + "."))
-        made.changes_frames = true;
+    const bool is_of_decoder = name.starts_with(decoder);
+    made.bytes += view.elements() * size * (can_be_mixed && is_of_decoder ? 2 : 1); // in `model`, and among those mixed
+    made.changes_frames = made.changes_frames || reads_decoder || !is_of_decoder;
   }
   if (is_on_gpu() && made.changes_frames) made.frame_graphs = std::make_unique<FrameGraphs>(*made.model, ops_);
+  if (can_be_mixed) made.can_be_mixed = std::move(read);
   return made;
 }
 
@@ -113,7 +113,7 @@ void Generator::use_adapter(const std::filesystem::path& folder) {
 std::unique_ptr<Model> Generator::load_mixed() const {
   std::map<int32_t, const AttachedAdapter*> adapters;
   for (size_t i = 0; i < adapted_.size(); ++i)
-    if (may_mix(*adapted_[i].adapter)) adapters.emplace(static_cast<int32_t>(i) + 1, adapted_[i].adapter.get());
+    if (adapted_[i].can_be_mixed) adapters.emplace(static_cast<int32_t>(i) + 1, adapted_[i].can_be_mixed.get());
   if (adapters.empty()) return nullptr;
   const MixedAdapter mix = mixed(reader_->base().description(), adapters);
   auto made = load_attached(mix.adapter, reader_->base(), *model_, arena_);
@@ -252,8 +252,7 @@ GenerationBatch Generator::make_batch(const BatchOptions& options) {
   own.draft_model = draft_model_.get();
   if (!mixed_) mixed_ = load_mixed(); // earlier batches have it, too
   own.mixed = mixed_.get();
-  for (const Adapted& adapted : adapted_)
-    own.adapted.push_back({adapted.model.get(), mixed_ && may_mix(*adapted.adapter)});
+  for (const Adapted& adapted : adapted_) own.adapted.push_back({adapted.model.get(), adapted.can_be_mixed != nullptr});
   return {*model_, ops_, ends_, own};
 }
 

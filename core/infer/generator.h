@@ -97,7 +97,7 @@ class Generator {
 
   // The model with adapters.
   struct Adapted {
-    std::unique_ptr<AttachedAdapter> adapter;
+    std::unique_ptr<AttachedAdapter> can_be_mixed; // with others in one pass; null: it cannot
     std::unique_ptr<model::Model> model;
     std::unique_ptr<FrameGraphs> frame_graphs; // null: without a GPU, or where frames are encoded without adapters
     bool changes_frames = false;

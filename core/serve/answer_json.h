@@ -105,7 +105,8 @@ std::string call_id(const std::string& request, int64_t answer, int64_t number);
 nlohmann::json logprobs_json(const std::vector<TokenLogprob>& tokens); // a list, but for continued texts
 
 int http_status_of(const Error& error);
-std::string message_of(const Error& error); // with its advice
+std::string message_of(const Error& error);                  // with its advice
+inline constexpr const char* json_type = "application/json"; // the Content-Type of all of these
 std::string error_json(const Error& error);
 // {"error": {"message", "type", "param"}}
 std::string error_json(const std::string& message, const char* type, const std::string& parameter = "");

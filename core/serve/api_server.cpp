@@ -22,7 +22,7 @@
 namespace fvlm::serve {
 namespace {
 
-constexpr const char *json_type = "application/json", *tokenize_path = "/tokenize", *detokenize_path = "/detokenize",
+constexpr const char *tokenize_path = "/tokenize", *detokenize_path = "/detokenize",
                      *embeddings_path = "/v1/embeddings";
 constexpr std::string_view models_path = "/v1/models/";
 // A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody

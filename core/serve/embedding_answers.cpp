@@ -1,21 +1,20 @@
 #include "serve/embedding_answers.h"
 
 #include "base/base64.h"
-#include "serve/request_fields.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 namespace fvlm::serve {
 namespace {
 
-constexpr const char* json_type = "application/json";
-
 // The first `dimensions` numbers, with length 1 unless the request wants them as the model has them.
-std::vector<float> shortened(std::vector<float> vector, const EmbeddingForm& form) {
+std::vector<float> in_form(std::vector<float> vector, const EmbeddingForm& form) {
   if (form.dimensions > 0) vector.resize(static_cast<size_t>(form.dimensions));
   if (!form.normalize) return vector;
   double square = 0;
@@ -39,7 +38,7 @@ EmbeddingAnswers::EmbeddingAnswers(const std::vector<ChatRequest>& inputs, std::
 
 void EmbeddingAnswers::add(size_t input, const std::vector<float>& hidden) {
   std::lock_guard lock(lock_);
-  vectors_[input] = shortened(hidden, form_);
+  vectors_[input] = in_form(hidden, form_);
 }
 
 void EmbeddingAnswers::complete(const Usage& usage) {

@@ -3,8 +3,10 @@
 #include "http/http_server.h"
 #include "serve/answer_job.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace fvlm::serve {

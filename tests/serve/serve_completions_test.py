@@ -16,7 +16,7 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import folder, tool, torch
-from running_server import Server, events
+from running_server import Server, WithOpenAi, events
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -56,16 +56,8 @@ class LmEval:
         return found
 
 
-class Completions(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28, "--queue", 64)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="-", max_retries=0, timeout=1800)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0, cls.server.log
+class Completions(WithOpenAi, unittest.TestCase):
+    options = ("--image-size", 28, "--queue", 64)
 
     def ask(self, prompt, **fields):
         return self.client.completions.create(**{"model": "gqa", "prompt": prompt, "max_tokens": 4, "temperature": 0} | fields)

@@ -15,7 +15,7 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import engine, folder, tool, torch
-from running_server import Server, picture, user, with_image
+from running_server import WithOpenAi, picture, user, with_image
 from transformers import AutoModelForCausalLM
 
 TEXTS = ["A cat sits by the window.", "Rain", "x" * 90, "größer, 日本"]
@@ -46,17 +46,7 @@ def last_state(tokens, normalize=True):
     return state / state.norm() if normalize else state
 
 
-class Embeddings(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0, cls.server.log
-
+class Embeddings(WithOpenAi, unittest.TestCase):
     def post(self, expected=200, **request):
         status, body, _ = self.server.send("/v1/embeddings", request)
         self.assertEqual(status, expected, body)

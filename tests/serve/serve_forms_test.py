@@ -19,7 +19,7 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import engine, folder, tool
-from running_server import Server, picture, user, with_image
+from running_server import Server, WithOpenAi, picture, user, with_image
 
 
 class Corner(pydantic.BaseModel):
@@ -105,17 +105,7 @@ def setUpModule():
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 2048}))
 
 
-class Forms(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0, cls.server.log
-
+class Forms(WithOpenAi, unittest.TestCase):
     def ask(self, message=None, **fields):
         settings = {"model": "gqa", "messages": [message or user("Describe it.")], "max_tokens": 600, "temperature": 1}
         return self.client.chat.completions.create(**settings | fields)

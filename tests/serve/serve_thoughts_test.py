@@ -17,7 +17,7 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import engine, folder
-from running_server import Server, events
+from running_server import WithOpenAi, events
 from thinking_model import ASKED, CALL, HIDDEN, SAID, SYSTEM, THOUGHT, TOOL, TOOL_THOUGHT, make_model
 from transformers import PreTrainedTokenizerFast
 
@@ -33,18 +33,8 @@ def setUpModule():
     make_model()
 
 
-class Asked(unittest.TestCase):
-    options = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(*cls.options, model="run")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0, cls.server.log
+class Asked(WithOpenAi, unittest.TestCase):
+    options, model = (), "run"
 
     def ask(self, *messages, **fields):
         return self.client.chat.completions.create(model="run", messages=[SYSTEM, {"role": "user", "content": ASKED}, *messages],

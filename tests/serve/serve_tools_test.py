@@ -15,7 +15,7 @@ except ImportError as error:
 
 from against_oracle import folder, tool
 from byte_tokenizer import tokenizer
-from running_server import Server, user
+from running_server import Server, WithOpenAi, user
 from talking_model import train_on
 
 TEMPLATE = Path(__file__).parents[1] / "jinja" / "chat_templates" / "qwen25.jinja"
@@ -40,15 +40,8 @@ def setUpModule():
     train_on(talks, tokenizer(), TEMPLATE.read_text())
 
 
-class Tools(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(model="run")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
+class Tools(WithOpenAi, unittest.TestCase):
+    options, model = (), "run"
 
     def ask(self, *messages, **fields):
         return self.client.chat.completions.create(model="run", messages=[SYSTEM, {"role": "user", "content": ASKED}, *messages],

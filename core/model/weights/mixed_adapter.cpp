@@ -46,7 +46,6 @@ MergedWeight all_b(const std::string& name, const std::vector<Factors>& all) {
 
 bool may_mix(const AttachedAdapter& adapter) {
   const ModelDescription& description = adapter.description;
-  if (std::ranges::count(description.parts, Role::decoder, &ModelPart::role) != 1) return false;
   const ModelPart& decoder = description.sole_part(Role::decoder);
   if (decoder.adapter && decoder.adapter->dora) return false;
   // All linears in layers read all rows of a pass.

@@ -17,8 +17,8 @@ struct MixedAdapter {
   std::map<std::string, std::vector<int32_t>> owners;
 };
 
-// Whether rows with this adapter can stand in a pass with those of others: of the decoder it has LoRA on linears in
-// layers, not DoRA, and leaves all else as it is.
+// Of a model with one decoder: whether rows with this adapter can stand in a pass with those of others: of the decoder
+// it has LoRA on linears in layers, not DoRA, and leaves all else as it is.
 bool may_mix(const AttachedAdapter& adapter);
 
 // `adapters`: which may mix, by number.
