@@ -71,7 +71,7 @@ int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {
 }
 
 int64_t checkpoint_copy(const Need& need) {
-  int64_t copy = 0;
+  int64_t copy = -need.base;
   for (const Item item : {Item::weights, Item::masters, Item::moments}) copy += need.amounts[static_cast<size_t>(item)];
   return copy;
 }

@@ -56,6 +56,7 @@ struct Need {
   int64_t peak = 0;
   // What is held when the forward pass is done, and what comes and goes besides: their sum is the peak.
   Amounts amounts{};
+  int64_t base = 0; // of the weights, what the checkpoints of an adapter do not have
 };
 
 // Of the host's memory, at most: frames that are read ahead, in packs of so many frames, and the copy that is written

@@ -83,6 +83,7 @@ std::optional<Launch> launch_of_environment() {
 }
 
 void choose_gpu(const Launch& launch) {
+  if (const char* set = getenv("CUDA_VISIBLE_DEVICES"); set && !*set) return; // all ranks are to compute on CPUs
   const auto visible = variable("CUDA_VISIBLE_DEVICES");
   const auto devices = visible ? split(*visible, ',') : std::vector<std::string>();
   if (devices.size() == 1) return; // Slurm gave the rank one of its own

@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "recipe/schema/basic.h"
 
+#include <cmath>
 #include <type_traits>
 
 namespace fvlm::recipe {
@@ -14,6 +15,25 @@ void require_utf8(const std::string& text, const Origin& origin) {
   throw Error(ErrorKind::recipe, "the memory of `control` contains a string that is not UTF-8")
       .at(where(origin))
       .advise("keep numbers or UTF-8 strings; string.char can make other bytes");
+}
+
+// JSON has no numbers that are not finite.
+constexpr const char* not_finite = "#number";
+
+Json number_json(double number) {
+  if (std::isfinite(number)) return number;
+  return {{not_finite, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+}
+
+Json with_numbers(const Json& saved) {
+  if (!saved.is_structured()) return saved;
+  if (saved.size() == 1 && saved.contains(not_finite)) {
+    const Json& number = saved.at(not_finite);
+    return number == "nan" ? std::nan("") : number == "inf" ? HUGE_VAL : -HUGE_VAL;
+  }
+  Json out = saved;
+  for (Json& value : out) value = with_numbers(value);
+  return out;
 }
 
 } // namespace
@@ -41,10 +61,15 @@ Json control_memory_json(const Value& value) {
           return out;
         } else {
           if constexpr (std::is_same_v<Data, std::string>) require_utf8(data, value.origin);
+          if constexpr (std::is_same_v<Data, double>) return number_json(data);
           return data;
         }
       },
       value.data);
+}
+
+Value control_memory(const Json& saved, const Origin& origin) {
+  return from_json(with_numbers(saved), origin);
 }
 
 void check_controls(const Resolved& resolved) {

@@ -252,6 +252,9 @@ class Rules {
                       rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens,
                       stage.packs_teacher_texts() ? ", and as many of the teacher's" : ""),
           "raise it, or lower data.max_text_tokens or data.max_frames");
+    if (stage.batch.frames && !stage.batch.samples && !stage.batch.tokens && !stage.data.has_frames())
+      reader_.report_at(".batch", "its data have no frames, so that a limit of frames alone ends no batch",
+                        "limit samples or tokens");
     if (stage.batch.frames && *stage.batch.frames < most_frames)
       reader_.report_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",
                                                      *stage.batch.frames, most_frames));

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <unistd.h>
 
 namespace fvlm::train {
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* state_file = "training_state/state.json";
 constexpr const char* optimizer_file = "training_state/optimizer.safetensors";
+constexpr const char* master_weights = "master"; // of Optimization::state()
 constexpr const char* checksums_file = "training_state/checksums.txt";
 constexpr std::string_view replaced = ".replaced"; // behind the name of a checkpoint whose place a new one takes
 
@@ -255,7 +257,14 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
                       [](const ops::Parameter& parameter) { return !parameter.in_base; });
   optimization.adopt_values();
   const auto files = state_files(checkpoint);
-  for (auto& [name, tensor] : optimization.state()) {
+  const auto has = [&](const std::string& name) { return files.front().find(name) != nullptr; };
+  const auto state = optimization.state();
+  for (auto& [name, tensor] : state) {
+    if (!has(name))
+      throw Error(ErrorKind::data, "this stage's optimizer keeps '{}', which the checkpoint does not have", name)
+          .at(checkpoint.string())
+          .advise("undo the change of the optimizer or of the precision, or begin the stage anew with these weights: "
+                  "--from with this folder");
     int64_t elements = 0;
     for (const Safetensors& file : files)
       if (const auto& shape = file.at(name).shape; shape.size() == 1) elements += shape[0];
@@ -266,6 +275,8 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
           .advise("resume with the plan that the run was begun with");
     load_slice(files, name, optimization.own_slice(), tensor);
   }
+  if (!state.contains(master_weights) && has(master_weights)) // what was rounded is float32 now
+    load_slice(files, master_weights, {0, optimization.elements()}, optimization.values());
   optimization.resume_at(read_state(checkpoint).optimizer_steps);
 }
 
@@ -355,7 +366,8 @@ std::vector<std::pair<double, int64_t>> StageFolder::scored() const {
   std::vector<std::pair<double, int64_t>> scored;
   for (const int64_t step : steps()) {
     try {
-      if (const auto score = read_state(of(step)).score) scored.emplace_back(*score, step);
+      const auto score = read_state(of(step)).score;
+      if (score && !std::isnan(*score)) scored.emplace_back(*score, step);
     } catch (const Error&) { // damaged: nothing to keep it for
     }
   }

@@ -116,7 +116,8 @@ ControlCalls::Entry ControlCalls::answer_of_first(int64_t step, const std::map<s
   Json numbers = Json::object();
   for (const auto& [name, value] : metrics) numbers[name] = value;
   const recipe::Origin here{stage_.control->run.defined, 0, ""};
-  const recipe::Value arguments[] = {recipe::from_json(numbers, here), recipe::from_json(Json::parse(memory), here)};
+  const recipe::Value arguments[] = {recipe::from_json(numbers, here),
+                                     recipe::control_memory(Json::parse(memory), here)};
   std::vector<recipe::Value> after;
   const Json actions = actions_json(recipe::read_actions(
       lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after)));

@@ -20,6 +20,7 @@ uint64_t checkpoint_bytes(const model::Model& model, const Optimization& optimiz
                           const UntrainedWeights& untrained) {
   size_t bytes = 0;
   for (const ops::Parameter& parameter : model.parameters().all()) {
+    if (parameter.in_base) continue; // an adapter's checkpoint names its base
     const auto kept = untrained.find(directory_name(parameter.name));
     bytes += (kept == untrained.end() ? parameter.value : kept->second).nbytes();
   }

@@ -3,7 +3,15 @@
 #include "recipe/plan.h"
 #include "train/state.h"
 
+#include <string>
+
 namespace fvlm::train {
+
+// What sends a run back to its last checkpoint; where it cannot go back, it ends or goes on.
+struct Trouble {
+  std::string what;
+  bool ends_run;
+};
 
 class Guard {
  public:

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <span>
 
 namespace fvlm::train {
 
@@ -36,10 +38,18 @@ void Interval::add(const Step& step) {
 }
 
 std::vector<std::string> Interval::figures(size_t term) const {
-  const size_t terms = stage_.objective.size(), decoder = term / terms;
+  const std::span<const plan::Term> terms = stage_.objective;
+  const size_t own = term % terms.size(), decoder = term / terms.size();
   std::vector<std::string> names;
-  for (const auto& name : stage_.objective[term % terms]->figures())
+  for (std::string name : terms[own]->figures()) {
+    const auto has_it = [&name](const plan::Term& other) {
+      const auto figures = other->figures();
+      return std::ranges::count(figures, name) > 0;
+    };
+    if (const auto before = std::ranges::count_if(terms.first(own), has_it); before > 0)
+      name += fmt::format("_{}", before + 1);
     names.push_back(decoder == 0 ? name : name + "." + plan::decoder_name(decoder));
+  }
   return names;
 }
 

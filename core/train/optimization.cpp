@@ -83,9 +83,13 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   const auto& common = plan::common(stage.optimizer);
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
   for (const Group* group : trained()) {
-    const bool has_rate = !muon || muon->updates(group->name);
+    const bool has_own = !muon || (muon->updates(group->name) &&
+                                   std::ranges::any_of(group->parameters, [](const ops::Parameter* parameter) {
+                                     return is_matrix_of_a_layer(*parameter);
+                                   }));
     base_rates_.push_back(
-        {has_rate ? of_group(common.lr, group->name) : 0, muon ? of_group(muon->others.lr, group->name) : 0});
+        {has_own ? of_group(common.lr, group->name) : 0, muon ? of_group(muon->others.lr, group->name) : 0});
+    all_others_.push_back(!has_own);
   }
   add_part(plan, stage, registry, algorithm_of(stage.optimizer), false);
   if (!muon) return;

@@ -50,12 +50,15 @@ class Optimization {
 
   std::vector<const Group*> trained() const;
   const std::vector<Rates>& base_rates() const { return base_rates_; }
+  // Whether Muon has no matrix of the group, so that its rate is that of the others.
+  bool is_all_others(size_t group) const { return all_others_[group]; }
 
   // What a checkpoint has to hold besides the parameters: moments by "ALGORITHM.NAME", and "master" where the model
   // computes in another type. Views: what is copied into them is what the next step reads. Of arenas of so many
   // elements they are this rank's slice.
   std::map<std::string, at::Tensor> state() const;
   int64_t elements() const { return parameters_.trained().numel(); }
+  const at::Tensor& values() const { return parameters_.trained(); } // what the model computes with
   const dist::Slice& own_slice() const { return arenas_.own(); }
   // What this rank writes of it: with several ranks a slice, which together, in the order of the ranks, are the whole.
   std::map<std::string, at::Tensor> share_of_state() const;
@@ -100,6 +103,7 @@ class Optimization {
   std::map<std::vector<bool>, ops::GraphCache> graphs_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
+  std::vector<bool> all_others_;   // by group
   std::optional<plan::Muon> muon_; // the recipe's, where it is Muon
   std::vector<SelectionReport> choices_;
 };

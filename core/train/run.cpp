@@ -131,7 +131,6 @@ class Run {
         folder_->write(opened_, resolved_);
         record_changes(place, *metrics);
       }
-      previous_model_.reset(); // begun from, and no longer needed
       if (folder_) folder_->write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
       const int64_t before = run.state().step;
       const StageEnd end = run.run();
@@ -139,8 +138,6 @@ class Run {
       state = run.state();
       take_state(report, state, before);
       report.checkpoint = writer.last_good().empty() ? checkpoint : writer.last_good();
-      previous_ = stage.name;
-      previous_model_ = run.model();
       report.stopped = end == StageEnd::stopped;
       if (report.stopped) break;
       context.samples_before += stage.samples;
@@ -383,15 +380,9 @@ class Run {
   std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
                                      const model::ArenaOptions& options) {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    if (from != previous_) {
-      const auto directory = ModelDirectory::open(resolve_model(folder_of(from)));
-      sources_->add(directory);
-      return make_from(directory, description, static_cast<uint64_t>(plan_.seed), options);
-    }
-    auto model = make_bare(description, options);
-    for (ops::Parameter& parameter : model->parameters().all())
-      if (!parameter.in_base) parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
-    return model;
+    const auto directory = ModelDirectory::open(resolve_model(folder_of(from)));
+    sources_->add(directory);
+    return make_from(directory, description, static_cast<uint64_t>(plan_.seed), options);
   }
 
   // A stage of this run by its name: what it left; or else a path.

@@ -88,28 +88,28 @@ std::string StageCheckpoints::resumed_from() const {
                        : fmt::format("resumes from {}", folder_.of(steps.back()).string());
 }
 
-int64_t StageCheckpoints::roll_back(const std::string& why) {
+std::optional<int64_t> StageCheckpoints::roll_back(const Trouble& trouble) {
   context_.writer.wait();
   std::optional<int64_t> last;
   if (context_.ranks.is_first()) last = folder_.newest();
   if (const int64_t step = std::stoll(context_.ranks.from_first(std::to_string(last.value_or(-1)))); step >= 0)
     last = step;
-  const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
+  const bool rolls_back = context_.plan.guard.rollback,
+             may = rolls_back && last && state_.guard.rolled_back_to != *last;
+  if (!may && !trouble.ends_run) return {};
   if (!may)
-    throw Error(ErrorKind::diverged, why)
+    throw Error(ErrorKind::diverged, trouble.what)
         .at("stage {}, step {}", stage_.name, state_.step)
-        .advise(
-            last ? fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may "
-                               "help",
-                               folder_.of(*last).string())
-                 : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
-                   "a longer warmup may help");
+        .advise(last ? fmt::format("the last good checkpoint is {}; a lower learning rate{} may help",
+                                   folder_.of(*last).string(), rolls_back ? "" : ", or guard.rollback = true,")
+                     : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
+                       "a longer warmup may help");
   model_.with_original_weights(QuantizedWeights::Which::all,
                                [&] { load_checkpoint(folder_.of(*last), *model_.model, *model_.optimization); });
   context_.event(
       stage_.name, state_.step, "rollback",
-      fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));
-  return *last;
+      fmt::format("{}: back to the weights of step {}, on with the data of step {}", trouble.what, *last, state_.step));
+  return last;
 }
 
 } // namespace fvlm::train

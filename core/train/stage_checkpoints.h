@@ -1,5 +1,6 @@
 // StageCheckpoints: saves what a stage has learnt, surely where the stage ends or the run stops, and goes back to it.
 #pragma once
+#include "train/guard.h"
 #include "train/run_context.h"
 #include "train/stage_model.h"
 #include "train/state.h"
@@ -30,8 +31,8 @@ class StageCheckpoints {
   void mark_unsaved() { saved_at_ = -1; }
 
   // Back to the weights of the last checkpoint, whose step it returns; the data that led away from them are not read
-  // again. Throws Error(diverged) where that is not allowed, or was done before.
-  int64_t roll_back(const std::string& why);
+  // again. Where that is not allowed, or was done before: nothing, or Error(diverged) for trouble that ends the run.
+  std::optional<int64_t> roll_back(const Trouble& trouble);
 
  private:
   void write();

@@ -249,6 +249,7 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
   budget::Need need;
   const auto amount = [&](Item item) -> int64_t& { return need.amounts[static_cast<size_t>(item)]; };
   amount(Item::weights) = bytes_of(model_.model->parameters());
+  need.base = shared_bytes(model_.model->parameters());
   amount(Item::gradients) = static_cast<int64_t>(model_.model->parameters().gradients().nbytes());
   for (const auto& [name, state] : model_.optimization->state())
     amount(name == "master" ? Item::masters : Item::moments) += static_cast<int64_t>(state.nbytes());

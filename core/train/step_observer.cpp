@@ -24,8 +24,8 @@ StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunSta
       guard_(limits_of(context.plan.guard, stage), state.guard),
       scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
 
-std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
-                                                 PartTimes& times) {
+std::optional<Trouble> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
+                                             PartTimes& times) {
   const auto& numbers = step.numbers.read();
   if (step.numbers.event()) times.add_elapsed("device");
   const auto terms = GradientComputer::read_sums(numbers[0], stage_);
@@ -49,12 +49,16 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
     context_.event(stage_.name, state_.step, "nonfinite",
                    fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));
     if (verdict == Guard::Verdict::skip) return {};
-    return fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row);
+    return Trouble{fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row),
+                   true};
   }
   scaler_.step_done();
   const auto trained = optimization.trained();
   std::map<std::string, double> rates;
-  for (size_t group = 0; group < trained.size(); ++group) rates["lr." + trained[group]->name] = step.rates[group].lr;
+  for (size_t group = 0; group < trained.size(); ++group) {
+    const Optimization::Rates& of = step.rates[group];
+    rates["lr." + trained[group]->name] = optimization.is_all_others(group) ? of.others : of.lr;
+  }
   const auto names = objective::term_names(stage_.objective);
   for (size_t term = 0; term < names.size(); ++term) {
     const plan::ObjectiveTerm& of = *stage_.objective[term];
@@ -71,7 +75,7 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
                  fmt::format("loss {:.4g}: {:.1f} x its running mean of {:.4g}", loss, loss / guard_.mean_before(),
                              guard_.mean_before()));
   if (!context_.plan.guard.rollback) return {};
-  return "the loss made a leap";
+  return Trouble{"the loss made a leap", false};
 }
 
 void StepObserver::write_interval(PartTimes& times) {

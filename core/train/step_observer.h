@@ -32,8 +32,8 @@ class StepObserver {
   StepObserver(RunContext& context, const plan::Stage& stage, RunState& state);
 
   double loss_scale() const { return scaler_.scale(); }
-  // Takes the step into the state. Why the weights are to go back to the last checkpoint, where they are.
-  std::optional<std::string> observe(const PendingStep& step, const Optimization& optimization, PartTimes& times);
+  // Takes the step into the state. Why the weights are to go back to the last checkpoint, if they are.
+  std::optional<Trouble> observe(const PendingStep& step, const Optimization& optimization, PartTimes& times);
   void begin_anew() { guard_.reset(); } // behind a rollback
 
   Interval& interval() { return interval_; }

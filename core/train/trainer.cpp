@@ -14,8 +14,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace fvlm::train {
 namespace {
+
+struct StopInEvaluation {};
 
 // Of templates from which a model learns what nobody wants.
 void warn_of_chats(const plan::Stage& stage, const Tokenizer& tokenizer, const DecoderConfig& decoder) {
@@ -48,6 +53,7 @@ StageEnd Trainer::run() {
 StageEnd Trainer::train() {
   open_loader(state_.cursor);
   begin_together();
+  if (is_due(stage_.evaluation.every)) evaluate(); // unless it was, before this step was saved
   std::optional<StageEnd> end;
   while (!end)
     if (context_.trace && context_.trace->is_due())
@@ -66,6 +72,8 @@ std::optional<StageEnd> Trainer::advance() {
   const StepTotals totals = total(*loaded, is_computed);
   if (totals.begins_anew()) {
     loaded.reset();
+    observe(); // all ranks do, also those that had no trouble: they begin at the same step
+    if (totals.cut_packs) report_cut_packs();
     open_loader(state_.cursor);
     return {};
   }
@@ -99,7 +107,8 @@ StageEnd Trainer::finish(bool ended_early) {
   if (!ended_early) warn_of_early_end(stage_, state_.cursor);
   observer_.write_interval(times_);
   require_used(state_.cursor, stage_.name);
-  evaluate();
+  if (evaluator_) save(); // whatever becomes of the evaluation
+  if (!evaluate()) return stop();
   rollouts_.reset();
   if (evaluator_ && context_.ranks.is_first()) try {
       evaluator_->show(*model_.model, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
@@ -129,7 +138,6 @@ void Trainer::open_loader(const Cursor& from) {
   assembly_.reset();
 }
 
-// Where there is none for a reason, the pending step is observed first.
 std::optional<LoadedPack> Trainer::next_pack() {
   context_.ranks.enter("loading data", stage_.name, steps_begun());
   try {
@@ -138,7 +146,7 @@ std::optional<LoadedPack> Trainer::next_pack() {
     times_.add_elapsed(PartTimes::waiting);
     return loaded;
   } catch (const Error&) {
-    observe();
+    save_before_failure();
     throw;
   }
 }
@@ -173,15 +181,15 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
     });
   } catch (const UnsupportedCall& refused) {
     if (!shares_packs() && gradients_->drop(refused)) {
-      observe();
       dropped_plugin_ = true;
       return false;
     }
     save_before_failure();
     throw;
   } catch (const Error& error) {
-    const bool is_of_recipe = error.kind() == ErrorKind::recipe; // of a function that rewards answers
-    if (error.kind() == ErrorKind::plugin || is_of_recipe) save_before_failure();
+    // Of a plugin, of a function that rewards answers, or of a device whose memory does not hold a sample.
+    const std::array kinds{ErrorKind::plugin, ErrorKind::recipe, ErrorKind::device};
+    if (std::ranges::find(kinds, error.kind()) != kinds.end()) save_before_failure();
     throw;
   }
 }
@@ -197,7 +205,6 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
       throw Error(ErrorKind::device, "the memory does not hold a rank's part of a pack: {}", error.what())
           .at("stage {}, step {}", stage_.name, state_.step)
           .advise("a larger --context-parallel, activation_checkpointing or a smaller packing.tokens need less");
-    observe();
     // What graphs take, a pass of new shapes cannot have, and it may be as much as such a pass takes.
     // Once a step: what generation captures anew must not take the place of smaller packs for ever.
     if (rollouts_) rollouts_->release_memory();
@@ -217,9 +224,12 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
   }
   state_.split *= 2;
   ran_out_of_memory_ = cut_packs_ = true;
+  return false;
+}
+
+void Trainer::report_cut_packs() const {
   context_.event(stage_.name, state_.step, "out_of_memory",
                  fmt::format("packs are cut into {} from here on", state_.split));
-  return false;
 }
 
 double Trainer::progress() const {
@@ -281,20 +291,19 @@ bool Trainer::observe() {
   const PendingStep step = *std::exchange(pending_, std::nullopt);
   if (!std::exchange(reported_active_, true)) report_active(step);
   context_.ranks.wait_for_device(true); // for its numbers
-  const auto why = observer_.observe(step, *model_.optimization, times_);
+  const auto trouble = observer_.observe(step, *model_.optimization, times_);
   context_.ranks.wait_for_device(false);
-  if (why) {
-    const int64_t back_at = checkpoints_.roll_back(*why);
-    observer_.begin_anew();
-    state_.guard.rolled_back_to = back_at;
-  }
-  const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
-  bool continues = true, saves = due(context_.plan.checkpoint.every);
+  if (trouble)
+    if (const auto back_at = checkpoints_.roll_back(*trouble)) {
+      observer_.begin_anew();
+      state_.guard.rolled_back_to = *back_at;
+    }
+  bool continues = true, saves = is_due(context_.plan.checkpoint.every);
   show_progress();
   if (control_.due(state_.step)) continues = follow_control(saves);
   if (is_logged(state_.step)) observer_.write_interval(times_);
   times_.add_elapsed("metrics");
-  if (continues && due(stage_.evaluation.every)) evaluate();
+  if (continues && is_due(stage_.evaluation.every)) evaluate();
   const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
   if (saves && continues && !in_trouble) save();
   return continues;
@@ -306,7 +315,14 @@ bool Trainer::follow_control(bool& saves) {
   numbers["step"] = static_cast<double>(state_.step);
   numbers["tokens"] = numbers["text_tokens"]; // its name in recipes written for earlier versions
   bool continues = true;
-  for (const plan::Action& action : control_.answer(state_.step, numbers, state_.memory)) {
+  std::vector<plan::Action> actions;
+  try {
+    actions = control_.answer(state_.step, numbers, state_.memory);
+  } catch (const Error&) {
+    save_before_failure();
+    throw;
+  }
+  for (const plan::Action& action : actions) {
     if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
       state_.rate_scale *= scale->factor;
       context_.event(stage_.name, state_.step, "control", fmt::format("learning rates times {:g}", scale->factor));
@@ -336,48 +352,74 @@ void Trainer::report_active(const PendingStep& first) {
   warn_of_chats(stage_, data_.tokenizer(), model_.model->config().decoder);
 }
 
-void Trainer::evaluate() {
-  if (!evaluator_ || state_.evaluated_at == state_.step) return;
+bool Trainer::evaluate() {
+  if (!evaluator_ || state_.evaluated_at == state_.step) return true;
   if (rollouts_) rollouts_->release_memory(); // evaluations take their own
   context_.ranks.enter("evaluation", stage_.name, state_.step);
+  std::vector<evaluation::Result> results;
+  try {
+    if (faults_.before_evaluation) faults_.before_evaluation(stage_.name, state_.step);
+    results = evaluated();
+  } catch (const StopInEvaluation&) {
+    log_info("{}, step {}: asked to stop, the evaluation follows when the run goes on", stage_.name,
+             grouped(state_.step));
+    return false;
+  } catch (const std::exception&) {
+    save_before_failure();
+    throw;
+  }
   state_.evaluated_at = state_.step;
-  const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
-  evaluated_ = true;
-  const auto progress = [&](const evaluation::EvaluationState& state) {
-    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, state.set.name, state.mode,
-                                   grouped(state.done), grouped(state.all)));
-  };
-  if (faults_.before_evaluation) faults_.before_evaluation(stage_.name, state_.step);
-  const auto results = evaluator_->evaluate(*model_.model, *operations_, progress);
+  const auto& best_by = context_.plan.checkpoint.best_by;
   for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
     log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
   times_.skip_elapsed("evaluation"); // each result has its own seconds
+  return true;
+}
+
+// Several ranks share an evaluation, and stop behind it.
+std::vector<evaluation::Result> Trainer::evaluated() {
+  const auto progress = [&](const evaluation::EvaluationState& state) {
+    if (StopSignals::stop_requested() && !context_.ranks.are_several()) throw StopInEvaluation();
+    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, state.set.name, state.mode,
+                                   grouped(state.done), grouped(state.all)));
+  };
+  const auto evaluate_once = [&] { return evaluator_->evaluate(*model_.model, *operations_, progress); };
+  try {
+    return evaluate_once();
+  } catch (const std::exception& error) {
+    device::Runtime* const gpu = device::runtime();
+    if (!is_out_of_memory(error) || context_.ranks.are_several() || !gpu || !gpu->drop_graphs()) throw;
+  }
+  log_info("{}: memory ran out beside that of captured CUDA graphs, which are captured anew", stage_.name);
+  return evaluate_once();
 }
 
 void Trainer::save() {
   if (checkpoints_.is_saved()) return;
   context_.ranks.enter("checkpoint", stage_.name, state_.step);
   if (faults_.before_checkpoint) faults_.before_checkpoint(stage_.name, state_.step);
-  if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
-  evaluated_ = false;
+  // A score is that of an evaluation since the step at which a checkpoint was last due.
+  const int64_t every = context_.plan.checkpoint.every, due_before = every > 0 ? (state_.step - 1) / every * every : 0;
+  if (state_.evaluated_at <= due_before) state_.score.reset();
   observer_.interval().add_times(times_);
   checkpoints_.save();
   times_.add_elapsed("checkpoint");
 }
 
-// A plugin failed before anything of its step was applied: the previous steps are not lost. Several ranks, which the
+// Something failed before anything of its step was applied: the previous steps are not lost. Several ranks, which the
 // others do not wait for, have their last checkpoint.
 void Trainer::save_before_failure() {
+  if (context_.ranks.are_several()) return;
   try {
     observe();
-    if (state_.step == 0 || context_.ranks.are_several()) return;
+    if (state_.step == 0) return;
     save();
-    context_.writer.wait();
-    log_info("stage {}: step {} is saved; the same command resumes there", stage_.name, state_.step);
+    if (context_.writer.wait())
+      log_info("stage {}: step {} is saved; the same command resumes there", stage_.name, state_.step);
   } catch (const std::exception& error) {
     log_warning("stage {}: what was learnt since the last checkpoint is not saved: {}", stage_.name, error.what());
   }

@@ -65,16 +65,20 @@ class Trainer {
   // The pending step, if any. False: the stage is to end here.
   bool observe();
   bool follow_control(bool& saves);
-  void evaluate();
+  // False: a stop was asked for, and nothing is measured. The run evaluates this step when it goes on.
+  bool evaluate();
+  std::vector<evaluation::Result> evaluated();
   void save();
   void save_before_failure();
 
   // Cuts the pack as memory allows. False: it ran out, and from now on there are more parts.
   using PartWork = std::function<void(HostPack& part, bool is_last)>;
   bool in_parts(const HostPack& pack, const PartWork& work);
+  void report_cut_packs() const;
   int64_t steps_begun() const { return state_.step + (pending_ ? 1 : 0); }
   double progress() const;            // share of the stage's samples before the step that is being put together
   bool is_logged(int64_t step) const; // whether a line of metrics follows it
+  bool is_due(int64_t every) const { return every > 0 && state_.step > 0 && state_.step % every == 0; }
   std::vector<Optimization::Rates> rates(const StepCounts& counts, const Cursor& after) const;
   void report_active(const PendingStep& first);
   void show_progress() const;
@@ -106,7 +110,6 @@ class Trainer {
   std::optional<Assembly> assembly_;
   std::optional<PendingStep> pending_; // `state_` is that before it
   const bool observes_late_;           // one step later, where nothing is to be done before
-  bool evaluated_ = false;             // since the last checkpoint
   bool reported_active_ = false;
   bool ran_out_of_memory_ = false, cut_packs_ = false, dropped_plugin_ = false; // in the step that is put together
   int64_t dropped_graphs_at_ = -1; // the step that graphs were last dropped in

@@ -94,7 +94,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
     cache_teachers(context, stage, model_, data_, *gradients_, [this](const HostPack& pack) {
       compute_once(pack, [this](const HostPack& part) { gradients_->cache_teachers(part); });
     });
-  ran_out_of_memory_ = cut_packs_ = false;
+  ran_out_of_memory_ = false;
   if (context.ranks.are_several()) state_.split = split; // which all ranks have in common
 }
 
@@ -124,8 +124,8 @@ void Trainer::compute_once(const HostPack& pack, const std::function<void(const 
     if (faults_.before_reference) faults_.before_reference(stage_.name, part);
     compute(part);
   };
-  while (!in_parts(pack, compute_part)) {
-  }
+  while (!in_parts(pack, compute_part))
+    if (std::exchange(cut_packs_, false)) report_cut_packs();
 }
 
 } // namespace fvlm::train

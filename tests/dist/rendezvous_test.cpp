@@ -105,6 +105,7 @@ TEST_F(Rendezvous, ChoosesTheGpuOfTheRank) {
   EXPECT_EQ(chosen(nullptr, 3), "3");
   EXPECT_EQ(chosen("4,5,6,7", 1), "5");
   EXPECT_EQ(chosen("7", 3), "7") << "Slurm gave the rank its own";
+  EXPECT_EQ(chosen("", 1), "") << "all ranks are to compute on CPUs";
   EXPECT_THROW(chosen("4,5", 2), Error);
 }
 

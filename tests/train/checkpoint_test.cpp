@@ -311,6 +311,24 @@ TEST_F(Checkpoints, NeedRoomOnTheDiskBeforeTheFirstStep) {
   EXPECT_FALSE(warned(3 * bytes));
 }
 
+TEST_F(Checkpoints, OfAdaptersNeedNoRoomForTheirBase) {
+  run("base", {}, {.stage = "align", .max_steps = 1});
+  std::string text = read_file(recipe());
+  const size_t begin = text.find("  model = fvlm.model {"), end = text.find("  checkpoint = ");
+  text.replace(begin, end - begin,
+               "  model = fvlm.model { directory = \"" + StageFolder(folder("base") / "align").of(1).string() +
+                   "\", image_size = 16, adapters = fvlm.lora { rank = 2 } },\n");
+  write_file_atomic(recipe(), text);
+  run("start", {}, {.stage = "align", .max_steps = 1});
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(StageFolder(folder("start") / "align").of(1)))
+    if (entry.path().extension() == ".safetensors")
+      for (const auto file = Safetensors::open(entry.path()); const TensorView& view : file.tensors())
+        bytes += view.data.size();
+  const FreeSpace disk(bytes);
+  EXPECT_EQ(run("a", {}, {.stage = "align", .max_steps = 1}).steps, 1);
+}
+
 TEST_F(Checkpoints, DamagedNewestOneFallsBackToThePrevious) {
   run("whole", {}, {.stage = "align"});
   run("hurt", {}, {.stage = "align", .max_steps = 7});
@@ -331,6 +349,17 @@ TEST_F(Checkpoints, BestAreKeptBesidesTheLast) {
   }
   stage.prune(1, 1);
   EXPECT_EQ(stage.steps(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST_F(Checkpoints, AScoreThatIsNoNumberIsNoneOfTheBest) {
+  const StageFolder stage(folder("run") / "align");
+  auto shot = made();
+  for (const auto& [step, score] : std::map<int64_t, double>{{1, 0.1}, {2, std::nan("")}, {3, 0.05}}) {
+    shot.state.score = score;
+    write_checkpoint(stage.of(step), shot);
+  }
+  stage.prune(1, 1);
+  EXPECT_EQ(stage.steps(), (std::vector<int64_t>{1, 3}));
 }
 
 TEST_F(Checkpoints, StateRoundTrips) {

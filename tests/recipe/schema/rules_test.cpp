@@ -209,6 +209,16 @@ TEST(Rules, BatchHasALimit) {
               ElementsAre("r.lua:15: stages.align.batch: a batch needs a limit\n  batch = 32, or { tokens = 65536 }"));
 }
 
+TEST(Rules, FramesEndNoBatchOfTexts) {
+  auto texts = mix({table(11, "", {key("text", 11, "a.tar")})});
+  auto batch = [](std::vector<Key> limits) { return key("batch", 15, table(15, "", std::move(limits))); };
+  EXPECT_THAT(
+      of_stage({texts, batch({key("frames", 15, 64)})}),
+      ElementsAre("r.lua:15: stages.align.batch: its data have no frames, so that a limit of frames alone ends no "
+                  "batch\n  limit samples or tokens"));
+  EXPECT_THAT(of_stage({texts, batch({key("frames", 15, 64), key("tokens", 15, 4096)})}), IsEmpty());
+}
+
 TEST(Rules, PreferenceListsEndWithAuto) {
   auto preferences = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
   EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, preferences)}))}),
