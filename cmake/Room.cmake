@@ -1,6 +1,7 @@
 # fvlm_room(NAME base SOURCES ... DEPENDS ...)   a static library fvlm_<name>, included as "base/error.h"
 # fvlm_verb(fvlm_engine ROOM bench SOURCES verb.cpp ...)   adds a verb of a room under tools/ to the program or its module
-# fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case
+# fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case; of a program with
+#   LibTorch, one a suite, or with BY_CASE, where cases are long, one a case
 #
 # Code that decides, checks and reports, and loops over no data, passes COLD: it is compiled at -Og, in half of the time
 # of -O3. Rooms that include ATen pass TORCH: they are cold, as the loops are LibTorch's and the plugins', and share the
@@ -127,7 +128,7 @@ set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/te
 
 include(GoogleTest)
 function(fvlm_test)
-  cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;BY_CASE" "NAME;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
   fvlm_refuse_own_limit()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   set(torch "")
@@ -137,8 +138,25 @@ function(fvlm_test)
     target_link_libraries(${ARG_NAME} PRIVATE fvlm_torch_test_main) # in place of GoogleTest's
   endif()
   fvlm_common(${ARG_NAME} ${torch} TEST DEPENDS ${ARG_DEPENDS})
+  if(ARG_TORCH AND NOT ARG_BY_CASE)
+    fvlm_discover_suites(${ARG_NAME} "${ARG_ENVIRONMENT}")
+    return()
+  endif()
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT ${fvlm_test_limit}
     PROPERTIES TIMEOUT ${fvlm_test_limit} ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()
+
+# Loading LibTorch takes a quarter of a second, more than most cases: those of a suite share a process. ctest asks the
+# program for its suites when it begins, as it does programs without LibTorch for their cases.
+function(fvlm_discover_suites target environment)
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}-suites.cmake)
+  file(GENERATE OUTPUT ${file} CONTENT "
+set(program \"$<TARGET_FILE:${target}>\")
+set(limit ${fvlm_test_limit})
+set(environment \"${environment}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/AddSuites.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
 # Python programs that import torch and transformers are forks of a process that has done so, for as long as ctest runs.
