@@ -208,6 +208,14 @@ class RecipeNew(unittest.TestCase):
             self.assertEqual(plan(name)["stages"][0]["data"]["sources"][0]["fields"], fields)
             if name != "late":
                 run(engine, "train", f"{name}.lua")
+        for name, sample, kind in (("alpaca", {"instruction": "How many?", "input": "<<>>", "output": "Two."}, "next_token"),
+                                   ("vqa", {"question": "How many?", "answers": ["Two.", "2"]}, "next_token"),
+                                   ("swift", {"query": "How many?", "response": "Two.", "rejected_response": "Three."}, "dpo"),
+                                   ("rlaif", {"question": "How many?", "chosen": "Two.", "rejected": "Three."}, "dpo")):
+            (folder / f"{name}.jsonl").write_text(json.dumps(sample) + "\n")
+            new(name, "--model", "exported", "--data", f"{name}.jsonl")
+            self.assertEqual(plan(name)["stages"][0]["objective"][0]["kind"], kind)
+            self.assertIn("How many?" + ("\n<<>>" if name == "alpaca" else ""), run(engine, "data", "show", f"{name}.lua"))
 
     def test_two_folders_get_a_new_connector(self):
         new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm {
 
 using Json = nlohmann::json;
@@ -21,6 +23,10 @@ const std::string& text_in(const Json& value, const std::string& name) {
 const std::string& Parts::key(const std::string& part) const {
   auto field = fields_.find(part);
   return field == fields_.end() ? part : field->second;
+}
+
+bool Parts::is_named(const std::string& key) const {
+  return std::ranges::any_of(fields_, [&](const auto& field) { return field.second == key; });
 }
 
 const Json* Parts::find(const std::string& part) const {

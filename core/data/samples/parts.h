@@ -31,6 +31,7 @@ class Parts {
   std::string name(const std::string& part) const;
   // Whether the recipe maps this field to a key of the shard.
   bool is_mapped(const std::string& part) const { return fields_.contains(part); }
+  bool is_named(const std::string& key) const; // by the recipe, as the key of a part
 
  private:
   const nlohmann::json& object_;

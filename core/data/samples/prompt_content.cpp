@@ -49,7 +49,7 @@ class PromptSample {
     const Parts parts(sample_, source_.fields);
     const char* const question = text_among(sample_, {"question", "prompt", "instruction", "query"});
     const char* const answer = text_among(sample_, {"answer", "response", "output", "completion"});
-    const bool has_form = has_any(parts, {"messages", "conversations", "texts", "choices", "answers", "caption"});
+    const bool has_form = has_any(parts, {"messages", "conversations", "texts", "choices", "answers"});
     if (question && !parts.has("user")) source_.fields.emplace("user", question);
     if (answer && parts.has("user") && !parts.has("assistant") && !has_form && !is_pair(parts))
       source_.fields.emplace("assistant", answer);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/samples/objects.h"
+#include "data/samples/other_names.h"
 #include "data/samples/supporting_sentences.h"
 #include "data/samples/turns.h"
 #include "data/visual_marks.h"
@@ -32,19 +33,6 @@ std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   return "";
 }
 
-Parts::Fields fields_of_other_names(const Parts& parts) {
-  const auto first = [&](std::initializer_list<const char*> names) {
-    const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts.has(name); });
-    return found == names.end() ? nullptr : *found;
-  };
-  const char* question = first({"question", "prompt", "instruction", "query", "input"});
-  const char* answer = first({"answer", "response", "output", "completion"});
-  const char* caption = first({"text", "description"});
-  if (question && answer) return {{"user", question}, {"assistant", answer}};
-  if (caption || answer) return {{"caption", caption ? caption : answer}};
-  return {};
-}
-
 class Reader {
  public:
   Reader(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
@@ -66,7 +54,7 @@ class Reader {
     else if (caption_file_ && mix_.documents)
       return document(*caption_file_, "KEY.txt");
     else if (caption_file_)
-      add(user(), *caption_file_, "KEY.txt");
+      add(parts_.text("user").value_or(""), *caption_file_, "KEY.txt");
     else
       throw without_text();
     if (parts_.has("answers") && !telling_.question) telling_.answers = answers();
@@ -74,6 +62,7 @@ class Reader {
   }
 
   static bool has_form(const Parts& parts) { return form_of(parts) != nullptr; }
+  static bool is_caption(const Parts& parts) { return form_of(parts) && form_of(parts)->read == &Reader::caption; }
 
  private:
   struct Form {
@@ -120,13 +109,10 @@ class Reader {
                 "token_ids nor KEY.txt");
     const Parts::Fields fields = fields_of_other_names(parts_);
     if (fields.empty()) return error;
-    std::vector<std::string> written;
-    for (auto field = fields.rbegin(); field != fields.rend(); ++field) // user, assistant
-      written.push_back(fmt::format("{} = \"{}\"", field->first, field->second));
-    return error.advise("the source's fields = {{ {} }} says which keys are its text", join(written, ", "));
+    return error.advise("the source's {} says which keys are its text", written_fields(fields));
   }
 
-  std::string user() const { return parts_.text("user").value_or(""); }
+  std::string user() const { return user_text(parts_); }
 
   // `label` of TRL and ms-swift, `kto_tag` of LLaMA-Factory. Labels of other types, which the recipe does not name, are
   // something else: a class, for example.
@@ -152,7 +138,10 @@ class Reader {
 
   void add(const std::string& user, std::string answer, const std::string& name) {
     if (trimmed(answer).empty()) broken(fmt::format("{} is empty, and there is nothing to learn", name));
-    add({mix_.system, {{"user", asked(user)}, {"assistant", std::move(answer)}}});
+    Conversation talk = begun();
+    ask(user, talk);
+    talk.turns.push_back({"assistant", std::move(answer)});
+    add(std::move(talk));
   }
 
   void add(Conversation talk) {
@@ -170,7 +159,20 @@ class Reader {
   }
 
   void assistant() { add(user(), parts_.need_text("assistant"), parts_.name("assistant")); }
-  void caption() { add(user(), parts_.need_text("caption"), parts_.name("caption")); }
+
+  // A question under another name may be one that the caption does not answer, or what an image was made from.
+  void caption() {
+    const bool has_user = parts_.is_mapped("user") || parts_.has("user");
+    const std::string question = has_user || parts_.is_mapped("caption") ? "" : question_part(parts_);
+    if (!question.empty()) {
+      Parts::Fields fields = fields_of_other_names(parts_);
+      if (!fields.contains("user")) fields = {{"user", question}};
+      throw Error(ErrorKind::data, "it has '{}' and 'caption', and no 'user'", question)
+          .advise("the source's {} asks it, and {} learns the caption alone", written_fields(fields),
+                  written_fields({{"caption", "caption"}}));
+    }
+    add(has_user ? user() : "", parts_.need_text("caption"), parts_.name("caption"));
+  }
 
   // A list of texts, or of objects with an "answer", as VQAv2 has them.
   std::vector<std::string> answers() const {
@@ -287,6 +289,21 @@ class Reader {
     }
   }
 
+  // The turns before the question are `history`, a list of questions with their answers.
+  void ask(const std::string& user, Conversation& talk) const {
+    const Json* history = parts_.find("history");
+    const std::string name = parts_.name("history");
+    for (const Json& each : history ? *history : Json::array()) {
+      const bool is_pair = history->is_array() && each.is_array() && each.size() == 2;
+      if (!is_pair || !each[0].is_string() || !each[1].is_string())
+        throw Error(ErrorKind::data, "{} is no list of questions with their answers, [[\"...\", \"...\"], ...]", name)
+            .advise("the source's {} leaves it alone", written_fields({{"history", "none"}}));
+      talk.turns.push_back({"user", asked(each[0])});
+      talk.turns.push_back({"assistant", each[1]});
+    }
+    talk.turns.push_back({"user", asked(user)});
+  }
+
   Conversation begun() const { return {parts_.text("system").value_or(mix_.system), {}, tools()}; }
 
   // A list of functions, or its JSON as a text.
@@ -312,8 +329,22 @@ class Reader {
     add_answered(std::move(talk), parts_.name(part));
   }
 
-  void messages() { talk("messages"); }
-  void conversations() { talk("conversations"); }
+  // ms-swift has the other answer of a pair beside a conversation: its last answer alone, or all turns.
+  void talk_or_pair(const std::string& part) {
+    talk(part);
+    if (parts_.has("rejected_messages")) return talk("rejected_messages");
+    if (!parts_.has("rejected_response")) return;
+    Conversation rejected = telling_.conversations.back();
+    if (rejected.turns.back().role != "assistant")
+      broken(fmt::format("{} has no answer at its end, which {} would stand in place of", parts_.name(part),
+                         parts_.name("rejected_response")));
+    rejected.turns.back() = turn({{"role", "assistant"}, {"content", parts_.need_text("rejected_response")}},
+                                 parts_.name("rejected_response"));
+    add(std::move(rejected));
+  }
+
+  void messages() { talk_or_pair("messages"); }
+  void conversations() { talk_or_pair("conversations"); }
 
   // As a list of { user, assistant }, with the flags of the answer.
   void questions_and_answers() {
@@ -340,7 +371,7 @@ class Reader {
     for (const char* part : {"prompt", "messages", "conversations"}) {
       const Json* found = before.turns.empty() ? parts_.find(part) : nullptr;
       if (found && found->is_array()) append(before, *found, parts_.name(part));
-      if (found && found->is_string()) before.turns.push_back({"user", asked(found->get<std::string>())});
+      if (found && found->is_string()) ask(found->get<std::string>(), before);
     }
     for (const char* part : answers_told) {
       const Json& answer = parts_.need(part);
@@ -355,8 +386,7 @@ class Reader {
       Conversation talk = before;
       if (!answers.system.empty()) talk.system = answers.system;
       if (!answers.turns.empty() && answers.turns.front().role == "user") talk.turns.clear();
-      if (talk.turns.empty() && (answers.turns.empty() || answers.turns.front().role != "user"))
-        talk.turns.push_back({"user", asked(user())});
+      if (talk.turns.empty() && (answers.turns.empty() || answers.turns.front().role != "user")) ask(user(), talk);
       talk.turns.insert(talk.turns.end(), answers.turns.begin(), answers.turns.end());
       add_answered(std::move(talk), name);
     }
@@ -431,7 +461,9 @@ SampleContent parse_sample_content(const Parts& parts, const std::optional<std::
 std::map<std::string, std::string> suggested_fields(const nlohmann::json& sample) {
   const Parts::Fields none;
   const Parts parts(sample, none);
-  return Reader::has_form(parts) ? none : fields_of_other_names(parts);
+  if (Reader::has_form(parts) && !Reader::is_caption(parts)) return none;
+  const Parts::Fields fields = fields_of_other_names(parts);
+  return Reader::is_caption(parts) && !fields.contains("user") ? none : fields;
 }
 
 } // namespace fvlm

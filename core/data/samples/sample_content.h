@@ -50,15 +50,15 @@ struct SampleContent {
 // The format is the first of these whose fields are present, where fields that the source maps take precedence:
 // token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
 // texts, prompt with completion, assistant, context with a question and answers, answers, caption; otherwise KEY.txt is
-// the caption. In a mix
-// of documents `text` and KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
+// the caption. What the user says is user_text(), behind the turns of `history`. In a mix of documents `text` and
+// KEY.txt are one. <image> and <video> in what a user says are kept where visual rows are in
 // place; a list of token_ids may have visual_placeholder then. Throws Error(data) without a location.
 SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
                                    const plan::Source& source, const plan::Mix& mix,
                                    const plan::VisualRows& visual_rows);
 
-// By parts, the keys under which the JSON of a sample without any of these formats has texts by names of other data
-// sets, as a source's `fields` take them. Nothing where there are none.
+// By parts, the keys under which the JSON of a sample without any of these formats, or with a caption alone, has texts
+// by names of other data sets, as a source's `fields` take them. Nothing where there are none.
 std::map<std::string, std::string> suggested_fields(const nlohmann::json& sample);
 
 } // namespace fvlm

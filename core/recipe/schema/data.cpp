@@ -10,7 +10,7 @@ using namespace plan;
 
 const std::vector<WordInfo>& sample_parts() {
   static const std::vector<WordInfo> parts = {
-      {"user", "the user's turn"},
+      {"user", "the user's turn; without it `question`, `prompt`, `instruction` or `query`"},
       {"assistant", "the answer"},
       {"answers", "all answers that an evaluation takes for right; without `assistant` the most frequent is learnt"},
       {"context", "a text that `question` is about, with `answers`; written as `questions` of the mix says. Of "
@@ -27,6 +27,10 @@ const std::vector<WordInfo>& sample_parts() {
       {"label", "whether the answer is a good one, for fvlm.kto: true or false"},
       {"kto_tag", "the same"},
       {"texts", "a conversation as a list of { user, assistant }"},
+      {"history", "turns before the question: a list of questions with their answers"},
+      {"input", "what goes behind a user's `instruction`"},
+      {"rejected_response", "the answer of a pair that would stand in place of the last one of `messages`"},
+      {"rejected_messages", "the same pair's conversation with the other answer"},
       {"system", "the system turn of a conversation"},
       {"image", "a path, a data: URL or the bytes of an image, where a shard's samples name their files; or a list"},
       {"images", "the same"},
