@@ -47,6 +47,42 @@ bool is_article(const std::string& word) {
   return word == "a" || word == "an" || word == "the";
 }
 
+bool is_letter_or_digit(char letter) {
+  return is_digit(letter) || (letter >= 'a' && letter <= 'z');
+}
+
+char letter_at(std::string_view text, size_t at) {
+  return at < text.size() ? text[at] : ' ';
+}
+
+// Whether the mark at `at` of a text in lower case is a part of a number: of "-3", "-.5", "1.2", ".5", "1,000", "1/2"
+// and "9:30".
+bool is_of_number(std::string_view text, size_t at) {
+  const char mark = text[at], before = at > 0 ? text[at - 1] : ' ', behind = letter_at(text, at + 1);
+  const bool begins = !is_letter_or_digit(before);
+  if (mark == '-') return begins && (is_digit(behind) || (behind == '.' && is_digit(letter_at(text, at + 2))));
+  if (mark == '.') return is_digit(behind) && (begins || is_digit(before));
+  return (mark == ',' || mark == '/' || mark == ':') && is_digit(before) && is_digit(behind);
+}
+
+// "1,000" is "1000", and "1,2" is not "12".
+bool is_of_thousands(std::string_view text, size_t at) {
+  size_t end = at + 1;
+  while (is_digit(letter_at(text, end))) ++end;
+  return text[at] == ',' && end - at - 1 == 3;
+}
+
+// Whether a text has these words, not only as parts of other words or numbers. Both are in lower case.
+bool has_words(std::string_view text, std::string_view words) {
+  const auto separates = [&](size_t at) { return !is_letter_or_digit(text[at]) && !is_of_number(text, at); };
+  for (size_t begin = text.find(words); begin != text.npos; begin = text.find(words, begin + 1)) {
+    const size_t end = begin + words.size();
+    const bool is_begin = begin == 0 || !is_letter_or_digit(words.front()) || separates(begin - 1);
+    if (is_begin && (end == text.size() || !is_letter_or_digit(words.back()) || separates(end))) return true;
+  }
+  return false;
+}
+
 template <class Score>
 double best(const Answers& expected, const Score& score) {
   double highest = 0;
@@ -55,7 +91,7 @@ double best(const Answers& expected, const Score& score) {
 }
 
 double f1_of(const std::vector<std::string>& answer, const std::vector<std::string>& expected) {
-  if (answer.empty() || expected.empty()) return answer.empty() == expected.empty() ? 1 : 0;
+  if (answer.empty() || expected.empty()) return 0;
   std::multiset<std::string> left(expected.begin(), expected.end());
   double shared = 0;
   for (const std::string& word : answer)
@@ -64,6 +100,12 @@ double f1_of(const std::vector<std::string>& answer, const std::vector<std::stri
       ++shared;
     }
   return 2 * shared / static_cast<double>(answer.size() + expected.size());
+}
+
+// Texts of which nothing is left once they are normalized are the same where they are spelt the same.
+bool are_same(const std::string& answer, const std::string& expected) {
+  const std::string own = normalized(answer), right = normalized(expected);
+  return own.empty() || right.empty() ? lower(trimmed(answer)) == lower(trimmed(expected)) : own == right;
 }
 
 // Contractions whose apostrophe an answer may lack: "dont" is "don't".
@@ -240,21 +282,25 @@ class CiderScale {
 } // namespace
 
 std::string normalized(std::string_view answer) {
-  std::string plain = lower(answer);
-  std::erase_if(plain, [](char letter) { return punctuation.find(letter) != std::string_view::npos; });
-  std::vector<std::string> words = words_of(plain);
+  const std::string text = lower(answer);
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (punctuation.find(text[i]) == std::string_view::npos || (is_of_number(text, i) && !is_of_thousands(text, i)))
+      plain += text[i];
+  const std::vector<std::string> all = words_of(plain);
+  std::vector<std::string> words = all;
   std::erase_if(words, is_article);
-  return join(words, " ");
+  return join(words.empty() ? all : words, " ");
 }
 
 double exact_match(const std::string& answer, const Answers& expected) {
-  const std::string own = normalized(answer);
-  return best(expected, [&](const std::string& each) { return own == normalized(each) ? 1.0 : 0.0; });
+  return best(expected, [&](const std::string& each) { return are_same(answer, each) ? 1.0 : 0.0; });
 }
 
 double f1(const std::string& answer, const Answers& expected) {
-  const auto own = words_of(normalized(answer));
-  return best(expected, [&](const std::string& each) { return f1_of(own, words_of(normalized(each))); });
+  return best(expected, [&](const std::string& each) {
+    return are_same(answer, each) ? 1.0 : f1_of(words_of(normalized(answer)), words_of(normalized(each)));
+  });
 }
 
 double vqa_accuracy(const std::string& answer, const Answers& expected) {
@@ -279,11 +325,10 @@ double relaxed_accuracy(const std::string& answer, const Answers& expected) {
 }
 
 double contains(const std::string& answer, const Answers& expected) {
-  const std::string own = lower(trimmed(answer));
-  if (own.empty()) return 0;
+  const std::string own = lower(answer);
   return best(expected, [&](const std::string& each) {
     const std::string right = lower(trimmed(each));
-    return !right.empty() && (own.find(right) != std::string::npos || right.find(own) != std::string::npos) ? 1.0 : 0.0;
+    return !right.empty() && has_words(own, right) ? 1.0 : 0.0;
   });
 }
 

@@ -11,11 +11,13 @@ namespace fvlm::evaluation {
 
 using Answers = std::vector<std::string>; // all that are right for one question: at least one
 
-// As SQuAD normalizes: lower case, without punctuation and the articles a, an and the, one space between words.
+// As SQuAD normalizes: lower case, without punctuation and the articles a, an and the, one space between words. But
+// numbers keep their signs and points, "-3" and "1.2", and articles that are all of an answer stay: it may be an
+// option's letter.
 std::string normalized(std::string_view answer);
 
-// Of SQuAD, against the best of the expected answers. exact_match: 1 where both are equal once normalized. f1: of the
-// words that they share.
+// Of SQuAD, against the best of the expected answers. exact_match: 1 where both are equal once normalized, or where
+// nothing is left of one of them, but for case. f1: of the words that they share.
 double exact_match(const std::string& answer, const Answers& expected);
 double f1(const std::string& answer, const Answers& expected);
 
@@ -26,7 +28,7 @@ double vqa_accuracy(const std::string& answer, const Answers& expected);
 // Of ChartQA: numbers may differ by 5 % of the expected one; other answers have to be equal but for their case.
 double relaxed_accuracy(const std::string& answer, const Answers& expected);
 
-// 1 where the answer contains an expected one, or the other way round, in any case. An empty answer contains nothing.
+// 1 where the answer contains an expected one, in any case, and not only as a part of another word or number.
 double contains(const std::string& answer, const Answers& expected);
 
 // Of OCRBench: 1 where the answer contains an expected one, in any case and without regard to white space, which

@@ -269,9 +269,8 @@ Result result_of(const SampleSet& set, const std::string& mode, const std::vecto
     all_correct.add(*std::ranges::min_element(exact));
     any_correct.add(*std::ranges::max_element(exact));
     best_f1.add(*std::ranges::max_element(shared));
-    agreement.add(std::ranges::all_of(joint.answers, [&](const std::string& answer) {
-      return normalized(answer) == normalized(joint.answers.front());
-    }));
+    agreement.add(std::ranges::all_of(
+        joint.answers, [&](const std::string& answer) { return exact_match(answer, {joint.answers.front()}) == 1; }));
   }
   Result result{set.settings().name + ".joint",
                 mode,

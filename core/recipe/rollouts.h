@@ -36,7 +36,7 @@ inline constexpr std::array<NamedMeasure, 10> answer_measures{
      {AnswerMeasure::character_accuracy, "character_accuracy", "1 less the character error rate, or 0"},
      {AnswerMeasure::vqa_accuracy, "vqa_accuracy", "VQAv2's"},
      {AnswerMeasure::relaxed_accuracy, "relaxed_accuracy", "ChartQA's: numbers within 5 %"},
-     {AnswerMeasure::contains, "contains", "1 where one contains the other"},
+     {AnswerMeasure::contains, "contains", "1 where the answer contains the expected words"},
      {AnswerMeasure::iou, "iou", "how much its boxes overlap with the expected ones"},
      {AnswerMeasure::box_accuracy, "box_accuracy",
       "the share of boxes that overlap by a half with one of the expected, or of points inside one"}}};

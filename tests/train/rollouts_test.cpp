@@ -36,16 +36,10 @@ TEST(RewardsByMeasure, AreThoseOfEvaluations) {
   struct Settings final : Rollouts {};
   Settings settings;
   const std::vector<std::string> expected{"nothing", "ab cd"};
-  const auto earned = [&](plan::AnswerMeasure measure) {
+  const auto earned = [&](plan::AnswerMeasure measure, const std::string& text = "AB cdxx") {
     settings.reward = measure;
     return Rewards(settings, nullptr)
-        .of({.prompt = "",
-             .text = "AB cdxx",
-             .expected = expected,
-             .tokens = 3,
-             .ended = true,
-             .key = "",
-             .source = ""});
+        .of({.prompt = "", .text = text, .expected = expected, .tokens = 3, .ended = true, .key = "", .source = ""});
   };
   using plan::AnswerMeasure;
   EXPECT_EQ(earned(AnswerMeasure::exact_match), 0);
@@ -55,7 +49,8 @@ TEST(RewardsByMeasure, AreThoseOfEvaluations) {
   EXPECT_NEAR(earned(AnswerMeasure::character_accuracy), 1 - 4.0 / 5, 1e-12);
   EXPECT_EQ(earned(AnswerMeasure::vqa_accuracy), 0);
   EXPECT_EQ(earned(AnswerMeasure::relaxed_accuracy), 0);
-  EXPECT_EQ(earned(AnswerMeasure::contains), 1);
+  EXPECT_EQ(earned(AnswerMeasure::contains), 0);
+  EXPECT_EQ(earned(AnswerMeasure::contains, "It is AB cd."), 1);
 }
 
 class RolloutRun : public SmallRun {
