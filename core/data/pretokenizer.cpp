@@ -12,7 +12,7 @@ class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text), classes_(char_classes()) {}
 
-  uint8_t class_at(size_t at) const { return classes_[decode_at(text_, at).point]; }
+  uint16_t class_at(size_t at) const { return classes_[decode_at(text_, at).point]; }
 
   template <class Condition>
   size_t skip(size_t at, Condition condition) const {
@@ -26,38 +26,41 @@ class Scanner {
 
  private:
   std::string_view text_;
-  const uint8_t* classes_;
+  const uint16_t* classes_;
 };
 
-bool is_letter(uint8_t c) {
+bool is_letter(uint16_t c) {
   return c & class_letter;
 }
-bool is_number(uint8_t c) {
+bool is_number(uint16_t c) {
   return c & class_number;
 }
-bool is_space(uint8_t c) {
+bool is_space(uint16_t c) {
   return c & class_space;
 }
-bool is_line_break(uint8_t c) {
+bool is_line_break(uint16_t c) {
   return c & class_line_break;
 }
-bool is_upper(uint8_t c) {
+bool is_upper(uint16_t c) {
   return c & class_upper;
 }
-bool is_lower(uint8_t c) {
+bool is_lower(uint16_t c) {
   return c & class_lower;
 }
-bool is_other(uint8_t c) {
+bool is_other(uint16_t c) {
   return !(c & (class_letter | class_number | class_space));
 }
 // Among characters of both kinds of words, those of capital and those of small letters, marks are what is no letter.
-bool is_mark(uint8_t c) {
+bool is_mark(uint16_t c) {
   return (c & class_upper) && !(c & class_letter);
 }
-bool is_letter_or_mark(uint8_t c) {
+bool is_letter_or_mark(uint16_t c) {
   return c & (class_letter | class_upper);
 }
-bool is_other_but_marks(uint8_t c) {
+bool is_symbol(uint16_t c) {
+  return c & class_symbol;
+}
+bool is_other_but_marks(uint16_t c) {
   return is_other(c) && !is_mark(c);
 }
 
@@ -80,7 +83,7 @@ size_t contraction_end(std::string_view text, size_t at, bool fold_case) {
 // \s+(?!\S)|\s+ : a run of white space, but its last character goes to the word behind it.
 size_t space_end(std::string_view text, size_t at) {
   size_t last = at, end = at;
-  const uint8_t* classes = char_classes();
+  const uint16_t* classes = char_classes();
   while (end < text.size()) {
     Decoded decoded = decode_at(text, end);
     if (!is_space(classes[decoded.point])) return last > at ? last : end;
@@ -96,7 +99,7 @@ size_t gpt2_end(std::string_view text, size_t at) {
     if (size_t end = contraction_end(text, at, false); end > at) return end;
   size_t body = text[at] == ' ' ? at + 1 : at;
   if (body < text.size()) {
-    uint8_t kind = scan.class_at(body);
+    uint16_t kind = scan.class_at(body);
     if (is_letter(kind)) return scan.skip(body, is_letter);
     if (is_number(kind)) return scan.skip(body, is_number);
     if (is_other(kind)) return scan.skip(body, is_other);
@@ -127,7 +130,7 @@ size_t gpt4_end(std::string_view text, size_t at, int max_digits, InWord in_word
   if (text[at] == '\'')
     if (size_t end = contraction_end(text, at, true); end > at) return end;
   Decoded first = decode_at(text, at);
-  uint8_t kind = char_classes()[first.point];
+  uint16_t kind = char_classes()[first.point];
   // [^\r\n\p{L}\p{N}]?\p{L}+
   if (in_word(kind)) return scan.skip(at, in_word);
   size_t second = at + first.length;
@@ -145,11 +148,11 @@ size_t gpt4_end(std::string_view text, size_t at, int max_digits, InWord in_word
 // [upper]*[lower]+ with the longest [upper]* that leaves something to [lower]+; `at` where there is no such word. What
 // belongs to both classes has no case.
 size_t lower_word_end(std::string_view text, size_t at) {
-  const uint8_t* classes = char_classes();
+  const uint16_t* classes = char_classes();
   size_t end = at, last_lower_end = at;
   while (end < text.size()) {
     const Decoded decoded = decode_at(text, end);
-    const uint8_t kind = classes[decoded.point];
+    const uint16_t kind = classes[decoded.point];
     if (!is_upper(kind)) return is_lower(kind) ? Scanner(text).skip(end, is_lower) : last_lower_end;
     end += decoded.length;
     if (is_lower(kind)) last_lower_end = end;
@@ -160,7 +163,7 @@ size_t lower_word_end(std::string_view text, size_t at) {
 size_t tekken_end(std::string_view text, size_t at) {
   Scanner scan(text);
   const Decoded first = decode_at(text, at);
-  const uint8_t kind = char_classes()[first.point];
+  const uint16_t kind = char_classes()[first.point];
   // [^\r\n\p{L}\p{N}]? before a word, which may be a mark that a word could begin with, too
   const bool skips_first = !is_letter(kind) && !is_number(kind) && !is_line_break(kind);
   const size_t begin = skips_first ? at + first.length : at;
@@ -171,12 +174,75 @@ size_t tekken_end(std::string_view text, size_t at) {
   return punctuation_or_space_end(text, at, "\r\n/", is_other);
 }
 
+bool is_ascii_letter(uint32_t point) {
+  return (point >= 'A' && point <= 'Z') || (point >= 'a' && point <= 'z');
+}
+
+// `at` where nothing of the pattern begins there: numbers, and what is of no class.
+size_t deepseek3_end(std::string_view text, size_t at) {
+  const uint16_t* classes = char_classes();
+  const Scanner scan(text);
+  const Decoded first = decode_at(text, at);
+  const uint16_t kind = classes[first.point];
+  const size_t second = at + first.length;
+  const bool has_second = second < text.size();
+  // [ASCII punctuation][A-Za-z]+
+  if (first.point < 0x80 && is_symbol(kind) && has_second && is_ascii_letter(decode_at(text, second).point)) {
+    size_t end = second;
+    while (end < text.size() && is_ascii_letter(static_cast<unsigned char>(text[end]))) ++end;
+    return end;
+  }
+  // [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
+  if (is_letter_or_mark(kind)) return scan.skip(at, is_letter_or_mark);
+  if (!is_line_break(kind) && !is_symbol(kind) && has_second && is_letter_or_mark(scan.class_at(second)))
+    return scan.skip(second, is_letter_or_mark);
+  return punctuation_or_space_end(text, at, "\r\n", is_symbol); // [\p{P}\p{S}]
+}
+
+// Where the white space at the end of a text begins.
+size_t trailing_space_begin(std::string_view text) {
+  size_t begin = text.size();
+  for (size_t at = begin; at > 0; begin = at) {
+    do --at;
+    while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+    if (!is_space(char_classes()[decode_at(text, at).point])) break;
+  }
+  return begin;
+}
+
+// The end of what matches at `at`, or `at`: nothing does.
+size_t match_end(const WordSplit& split, std::string_view text, size_t at) {
+  switch (split.pattern) {
+  case WordPattern::gpt2:
+    return gpt2_end(text, at);
+  case WordPattern::llama3:
+    return gpt4_end(text, at, 3, is_letter, is_other);
+  case WordPattern::qwen2:
+    return gpt4_end(text, at, 1, is_letter, is_other);
+  case WordPattern::qwen3_5:
+    return gpt4_end(text, at, 1, is_letter_or_mark, is_other_but_marks);
+  case WordPattern::nanochat:
+    return gpt4_end(text, at, 2, is_letter, is_other);
+  case WordPattern::tekken:
+    return tekken_end(text, at);
+  case WordPattern::deepseek3:
+    return deepseek3_end(text, at);
+  case WordPattern::digits: {
+    const Decoded decoded = decode_at(text, at);
+    return char_classes()[decoded.point] & class_digit_split ? at + decoded.length : at;
+  }
+  case WordPattern::characters:
+    return split.characters->end(text, at);
+  case WordPattern::trailing_space:
+    break; // see word_end()
+  }
+  return at;
+}
+
 } // namespace
 
 std::string_view pattern_text(WordPattern pattern) {
   switch (pattern) {
-  case WordPattern::none:
-    return "";
   case WordPattern::gpt2:
     return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   case WordPattern::llama3:
@@ -189,25 +255,26 @@ std::string_view pattern_text(WordPattern pattern) {
     return R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   case WordPattern::nanochat:
     return R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
+  case WordPattern::deepseek3:
+    return R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  case WordPattern::trailing_space:
+    return R"(\s+$)";
+  case WordPattern::digits:
+  case WordPattern::characters:
+    break;
   }
   return "";
 }
 
-size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
-  switch (pattern) {
-  case WordPattern::llama3:
-    return gpt4_end(text, at, 3, is_letter, is_other);
-  case WordPattern::qwen2:
-    return gpt4_end(text, at, 1, is_letter, is_other);
-  case WordPattern::qwen3_5:
-    return gpt4_end(text, at, 1, is_letter_or_mark, is_other_but_marks);
-  case WordPattern::nanochat:
-    return gpt4_end(text, at, 2, is_letter, is_other);
-  case WordPattern::tekken:
-    return tekken_end(text, at);
-  default:
-    return gpt2_end(text, at);
+size_t word_end(const WordSplit& split, std::string_view text, size_t at) {
+  if (split.pattern == WordPattern::trailing_space) {
+    const size_t begin = trailing_space_begin(text);
+    return at < begin ? begin : text.size();
   }
+  if (const size_t end = match_end(split, text, at); end > at) return end;
+  do at += decode_at(text, at).length;
+  while (at < text.size() && match_end(split, text, at) == at);
+  return at;
 }
 
 } // namespace fvlm

@@ -2,7 +2,6 @@
 #pragma once
 #include "data/normalization.h"
 #include "data/pretokenizer.h"
-#include "data/unicode.h"
 
 #include <algorithm>
 #include <string>
@@ -18,9 +17,22 @@ void each_word_of_part(const PreTokenizer& rules, std::string_view part, Word& w
     with_space.append(" ").append(part);
     part = with_space;
   }
+  if (!rules.splits_as_gpt2) return word(part);
+  const WordSplit gpt2{WordPattern::gpt2};
   for (size_t at = 0; at < part.size();) {
-    size_t end = rules.pattern == WordPattern::none ? part.size() : word_end(rules.pattern, part, at);
+    const size_t end = word_end(gpt2, part, at);
     word(part.substr(at, end - at));
+    at = end;
+  }
+}
+
+// `split`: the next one of the rules' that the part goes through.
+template <class Word>
+void each_word_behind(const PreTokenizer& rules, size_t split, std::string_view part, Word& word) {
+  if (split == rules.splits.size()) return each_word_of_part(rules, part, word);
+  for (size_t at = 0; at < part.size();) {
+    const size_t end = word_end(rules.splits[split], part, at);
+    each_word_behind(rules, split + 1, part.substr(at, end - at), word);
     at = end;
   }
 }
@@ -44,22 +56,7 @@ void each_marked_word(const Metaspace& rules, std::string_view piece, bool is_fi
 template <class Word>
 void each_word(const PreTokenizer& rules, std::string_view piece, bool is_first, Word&& word) {
   if (rules.metaspace) return detail::each_marked_word(*rules.metaspace, piece, is_first, word);
-  if (!rules.split_digits) {
-    detail::each_word_of_part(rules, piece, word);
-    return;
-  }
-  const uint8_t* classes = char_classes();
-  size_t begin = 0;
-  for (size_t at = 0; at < piece.size();) {
-    Decoded decoded = decode_at(piece, at);
-    if (classes[decoded.point] & class_digit_split) {
-      detail::each_word_of_part(rules, piece.substr(begin, at - begin), word);
-      detail::each_word_of_part(rules, piece.substr(at, decoded.length), word);
-      begin = at + decoded.length;
-    }
-    at += decoded.length;
-  }
-  detail::each_word_of_part(rules, piece.substr(begin), word);
+  detail::each_word_behind(rules, 0, piece, word);
 }
 
 } // namespace fvlm

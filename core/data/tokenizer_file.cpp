@@ -261,7 +261,6 @@ class TokenizerFile : private TokenizerJson {
 
   void read_pretokenizer(const Json& root) {
     Json pre = member(root, "pre_tokenizer", nullptr);
-    tokenizer_.pretokenizer_.pattern = WordPattern::none;
     if (tokenizer_.sentencepiece_) {
       if (const auto metaspace = metaspace_of(pre)) tokenizer_.pretokenizer_.metaspace = read_metaspace(*metaspace);
       return;
@@ -284,10 +283,11 @@ class TokenizerFile : private TokenizerJson {
         read_split(step);
       else if (type == "ByteLevel") {
         byte_level = true;
+        const auto is_split = [](const WordSplit& split) { return split.pattern != WordPattern::digits; };
         tokenizer_.pretokenizer_.add_prefix_space = flag(step, "add_prefix_space", true);
-        if (tokenizer_.pretokenizer_.add_prefix_space && tokenizer_.pretokenizer_.pattern != WordPattern::none)
+        if (tokenizer_.pretokenizer_.add_prefix_space && std::ranges::any_of(tokenizer_.pretokenizer_.splits, is_split))
           fail("ByteLevel with add_prefix_space behind Split is not supported");
-        if (flag(step, "use_regex", true)) set_pattern(WordPattern::gpt2);
+        tokenizer_.pretokenizer_.splits_as_gpt2 = flag(step, "use_regex", true);
       } else
         fail(fmt::format("pre_tokenizer '{}' is not supported: only Digits, "
                          "Split and ByteLevel are",
@@ -326,16 +326,9 @@ class TokenizerFile : private TokenizerJson {
     fail(fmt::format("Metaspace.prepend_scheme '{}' is not supported: always, first and never are", name));
   }
 
-  void set_pattern(WordPattern pattern) {
-    if (tokenizer_.pretokenizer_.pattern != WordPattern::none)
-      fail("two patterns one after the other are not supported");
-    tokenizer_.pretokenizer_.pattern = pattern;
-  }
-
   void read_digits(const Json& step) {
     if (!flag(step, "individual_digits", false)) fail("Digits with individual_digits = false is not supported");
-    if (tokenizer_.pretokenizer_.pattern != WordPattern::none) fail("Digits behind Split is not supported");
-    tokenizer_.pretokenizer_.split_digits = true;
+    add_split({WordPattern::digits});
   }
 
   void read_split(const Json& step) {
@@ -343,10 +336,19 @@ class TokenizerFile : private TokenizerJson {
     std::string text = pattern.is_object() ? text_of(member(pattern, "Regex", ""), "Split.pattern.Regex") : "";
     if (text_of(member(step, "behavior", ""), "Split.behavior") != "Isolated" || flag(step, "invert", false))
       fail("Split is supported with behavior Isolated alone");
+    const std::string escaped = replace_all(replace_all(text, "\r", "\\r"), "\n", "\\n");
     for (WordPattern known : split_patterns)
-      if (text == pattern_text(known)) return set_pattern(known);
+      if (escaped == pattern_text(known)) return add_split({known});
+    if (auto characters = CharacterRun::parse(text)) return add_split({WordPattern::characters, std::move(characters)});
     fail(fmt::format("the pattern of Split is not one that this engine knows: {}", text),
-         "the patterns of GPT-2, Llama 3, Qwen2, nanochat and Mistral (Tekken) are supported");
+         "the patterns of GPT-2, Llama 3, Qwen2, nanochat, Mistral (Tekken) and DeepSeek are supported, and single "
+         "classes of characters");
+  }
+
+  void add_split(WordSplit split) {
+    constexpr size_t most = 16;
+    if (tokenizer_.pretokenizer_.splits.size() == most) fail(fmt::format("it has more than {} pre-tokenizers", most));
+    tokenizer_.pretokenizer_.splits.push_back(std::move(split));
   }
 
   void read_decoder(const Json& root) {

@@ -36,21 +36,22 @@ Sequence sequence_at(std::string_view text) {
 
 } // namespace
 
-const uint8_t* char_classes() {
-  static const std::vector<uint8_t> classes = [] {
-    std::vector<uint8_t> made(0x110000);
-    auto mark = [&](const auto& ranges, uint8_t bits) {
+const uint16_t* char_classes() {
+  static const std::vector<uint16_t> classes = [] {
+    std::vector<uint16_t> made(0x110000);
+    auto mark = [&](const auto& ranges, uint16_t bits) {
       for (const Range& range : ranges)
         for (uint32_t point = range.first; point <= range.last; ++point) made[point] |= bits;
     };
-    auto clear = [&](const auto& ranges, uint8_t bits) {
+    auto clear = [&](const auto& ranges, uint16_t bits) {
       for (const Range& range : ranges)
-        for (uint32_t point = range.first; point <= range.last; ++point) made[point] &= static_cast<uint8_t>(~bits);
+        for (uint32_t point = range.first; point <= range.last; ++point) made[point] &= static_cast<uint16_t>(~bits);
     };
     mark(letters, class_letter | class_word);
     mark(numbers, class_number | class_digit_split);
     mark(numbers_of_17, class_digit_split);
     mark(spaces, class_space);
+    mark(punctuation_and_symbols, class_symbol);
     mark(marks, class_word);
     mark(digits_and_joiners, class_word);
     // Letters without a case, and marks, stand in words of either.

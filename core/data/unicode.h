@@ -9,7 +9,7 @@
 
 namespace fvlm {
 
-enum CharClass : uint8_t {
+enum CharClass : uint16_t {
   class_letter = 1,       // \p{L}
   class_number = 2,       // \p{N}
   class_space = 4,        // \s
@@ -17,11 +17,12 @@ enum CharClass : uint8_t {
   class_digit_split = 16, // digits as the pre-tokenizer "Digits" defines them
   class_word = 32,        // \w
   class_upper = 64,       // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-  class_lower = 128       // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+  class_lower = 128,      // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+  class_symbol = 256      // [\p{P}\p{S}]
 };
 
-// A byte of CharClass bits for each code point, 0x110000 of them.
-const uint8_t* char_classes();
+// CharClass bits for each code point, 0x110000 of them.
+const uint16_t* char_classes();
 
 struct Decoded {
   uint32_t point;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/normalization.h"
 #include "data/own_template.h"
 #include "data/pretokenizer.h"
 #include "gguf/parts.h"
@@ -11,9 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace fvlm::gguf {
 namespace {
@@ -26,16 +28,32 @@ enum Kind : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, un
 
 // What llama.cpp calls the ways of splitting a text into words.
 struct Splitting {
-  WordPattern pattern;
-  bool digits; // are words of their own before the pattern applies
+  std::vector<std::string_view> patterns; // how those of Split begin, one after the other
+  bool digits;                            // are words of their own
   std::optional<bool> ignore_merges;
   const char* name;
 };
-constexpr std::array splittings{
-    Splitting{WordPattern::gpt2, false, {}, "gpt-2"},         Splitting{WordPattern::gpt2, true, {}, "smollm"},
-    Splitting{WordPattern::llama3, false, true, "llama-bpe"}, Splitting{WordPattern::llama3, false, false, "dbrx"},
-    Splitting{WordPattern::qwen2, false, {}, "qwen2"},        Splitting{WordPattern::qwen3_5, false, {}, "qwen35"},
-    Splitting{WordPattern::tekken, false, {}, "tekken"}};
+
+const std::vector<Splitting>& splittings() {
+  using enum WordPattern;
+  constexpr std::string_view breaks = R"([\r\n])", letters = "\\s?[A-Za-z\u00b5", marks = "\\s?[!-/:-~\uff01",
+                             ideographs = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-";
+  static const std::vector<Splitting> all = {
+      {{pattern_text(gpt2)}, false, {}, "gpt-2"},
+      {{pattern_text(gpt2)}, true, {}, "smollm"},
+      {{pattern_text(llama3)}, false, true, "llama-bpe"},
+      {{pattern_text(llama3)}, false, false, "dbrx"},
+      {{pattern_text(qwen2)}, false, {}, "qwen2"},
+      {{pattern_text(qwen3_5)}, false, {}, "qwen35"},
+      {{pattern_text(tekken)}, false, {}, "tekken"},
+      {{"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", pattern_text(deepseek3)},
+       false,
+       {},
+       "deepseek-v3"},
+      {{breaks, letters, marks, ideographs}, true, {}, "deepseek-llm"},
+      {{breaks, letters, marks, pattern_text(trailing_space), ideographs}, true, {}, "deepseek-llm"}};
+  return all;
+}
 
 Json member(const Json& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -82,13 +100,20 @@ class TokenizerKeys {
   }
 
   std::string splitting() const {
-    const Json* split = step_named(words_, "Split");
-    const std::string text = split ? split->at("pattern").at("Regex").get<std::string>() : "";
+    std::vector<std::string> texts;
+    for (const Json& step : words_)
+      if (member(step, "type") == "Split") {
+        const auto text = step.at("pattern").at("Regex").get<std::string>();
+        texts.push_back(replace_all(replace_all(text, "\r", "\\r"), "\n", "\\n"));
+      }
+    const Json* bytes = step_named(words_, "ByteLevel");
+    if (texts.empty() || (bytes && member(*bytes, "use_regex") != false))
+      texts.emplace_back(pattern_text(WordPattern::gpt2));
     const bool digits = step_named(words_, "Digits"), ignores = member(model_, "ignore_merges") == true;
-    for (const Splitting& each : splittings)
+    const auto begins = [](const std::string& text, std::string_view begin) { return text.starts_with(begin); };
+    for (const Splitting& each : splittings())
       if (each.digits == digits && each.ignore_merges.value_or(ignores) == ignores &&
-          (split ? text == pattern_text(each.pattern) : each.pattern == WordPattern::gpt2)) {
-        const Json* bytes = step_named(words_, "ByteLevel");
+          std::ranges::equal(texts, each.patterns, begins)) {
         if (bytes && member(*bytes, "add_prefix_space") == true)
           log_warning("{}: the first word of a text gets a space (add_prefix_space), and in llama.cpp it gets none",
                       path_.string());
@@ -96,8 +121,8 @@ class TokenizerKeys {
       }
     throw Error(ErrorKind::data, "llama.cpp does not know how this tokenizer splits a text into words")
         .at(path_.string())
-        .advise("the tokenizers of GPT-2, SmolLM2, Llama 2 and 3, Qwen2, Mistral and Gemma are known; `fvlm-engine "
-                "serve` takes this one");
+        .advise("the tokenizers of GPT-2, SmolLM2, Llama 2 and 3, Qwen2, Mistral, Gemma and DeepSeek are known; "
+                "`fvlm-engine serve` takes this one");
   }
 
   // Which merges come first is their order here, and a score of the merged token in SentencePiece.

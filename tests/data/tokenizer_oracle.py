@@ -1,7 +1,7 @@
 """tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
 
 Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
-bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, gemma, qwen2, qwen3_5, nanochat, tekken, or one with the
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2, llama3, llama2, gemma, qwen2, qwen3_5, nanochat, tekken, deepseek3, deepseek_llm, or one with the
 pre-tokenizer Metaspace: mistral, mistral_plain or metaspace."""
 import json
 import random
@@ -18,6 +18,12 @@ NANOCHAT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+             r'''[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'''
+             .replace(r"\r\n", "\r\n")]
+DEEPSEEK_LLM = ["[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅḀ-ἕ𐐀-𐑏𞤀-𞥃]+",
+                "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+"]
+SPLITS = {"deepseek3": DEEPSEEK3, "deepseek_llm": DEEPSEEK_LLM}  # one behind the other
 PATTERNS = {"llama3": LLAMA3, "qwen2": QWEN2, "qwen3_5": QWEN3_5, "nanochat": NANOCHAT, "tekken": TEKKEN}
 METASPACE = {"mistral": {"prepend_scheme": "first", "split": False}, "mistral_plain": {"prepend_scheme": "never", "split": False},
              "metaspace": {"prepend_scheme": "always", "split": True}}
@@ -43,6 +49,8 @@ def any_character():
         return draw.choice("az\u4f60\u0301\u0903\u20dd\ufe0f\u200d\U0001f600\u094d\u0915\u0e48'.,! \n\r1\u00bd")
     if family == "tekken" and kind < 0.8:  # capitals, small letters, letters without a case, marks and slashes, side by side
         return draw.choice("Az\u01c5\u00aa\u0301/\n1 .")
+    if family in SPLITS and kind < 0.7:  # what is of each class, and of none
+        return draw.choice("Az7\u00bd\u00e9\u01c5\u0301\u0416\u4f60\u9fa6\u3042\u30ab\uac00'.,$\u20ac\uff01\u3002\u2019\u2603\u200d\x01\ue000 \u3000\u00a0\t\n\r")
     if kind < 0.3:
         return chr(draw.randrange(0x20, 0x7F))
     if kind < 0.5:
@@ -79,11 +87,14 @@ if family == "llama2":
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
 if family == "gemma":
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family not in PATTERNS)
+byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family not in PATTERNS and family not in SPLITS)
 first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None}.get(family)
 if family in PATTERNS:
     first = pre_tokenizers.Split(Regex(PATTERNS[family]), "isolated")
-tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, byte_level]) if first else byte_level
+steps = [first] if first else [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS.get(family, [])]
+if family == "deepseek_llm":
+    steps.append(pre_tokenizers.Digits(individual_digits=True))
+tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level]) if steps else byte_level
 tokenizer.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
 if family in SENTENCEPIECE:
@@ -96,7 +107,7 @@ trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_p
                               **({"limit_alphabet": 200} if family in SENTENCEPIECE else {}),
                               special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
 words = tokenizer.pre_tokenizer
-if family in ("qwen3_5", "tekken"):
+if family in ("qwen3_5", "tekken", *SPLITS):
     tokenizer.pre_tokenizer = byte_level  # so that there are tokens which the pattern has to keep apart
 tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
 tokenizer.pre_tokenizer = words

@@ -121,12 +121,11 @@ TEST(Tokenizer, RefusesMalformedFilesWithAReason) {
       {"/pre_tokenizer", {{"type", "Sequence"}}, "must be a list"},
       {"/pre_tokenizer/pretokenizers/0/individual_digits", false, "individual_digits = false"},
       {"/pre_tokenizer/pretokenizers/1/type", "Digits", "individual_digits = false"},
+      {"/pre_tokenizer/pretokenizers", nlohmann::json(17, {{"type", "Digits"}, {"individual_digits", true}}),
+       "more than 16 pre-tokenizers"},
       {"/pre_tokenizer/pretokenizers/0",
        {{"type", "Split"}, {"pattern", {{"Regex", "\\w+"}}}, {"behavior", "Isolated"}},
        "not one that this engine knows: \\w+"},
-      {"/pre_tokenizer/pretokenizers/0",
-       {{"type", "Split"}, {"pattern", {{"Regex", pattern_text(WordPattern::llama3)}}}, {"behavior", "Isolated"}},
-       "two patterns one after the other"},
       {"/pre_tokenizer/pretokenizers",
        {{{"type", "Split"}, {"pattern", {{"Regex", pattern_text(WordPattern::gpt2)}}}, {"behavior", "Isolated"}},
         {{"type", "ByteLevel"}, {"use_regex", false}}},
@@ -327,5 +326,6 @@ TEST_P(TokenizerOracle, EqualsTheWheelOnGeneratedStrings) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle,
                          testing::Values("smollm2", "gpt2", "llama3", "qwen2", "qwen3_5", "nanochat", "llama2", "gemma",
-                                         "mistral", "mistral_plain", "metaspace", "tekken"),
+                                         "mistral", "mistral_plain", "metaspace", "tekken", "deepseek3",
+                                         "deepseek_llm"),
                          [](const auto& info) { return std::string(info.param); });

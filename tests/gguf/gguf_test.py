@@ -239,7 +239,8 @@ class Tokens(unittest.TestCase):
                              (name.removeprefix("tokenizer.") for name in reader.fields if name.startswith("tokenizer."))}
 
     def test_byte_level(self):
-        for family, pre in {"smollm2": "smollm", "gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen3_5": "qwen35", "tekken": "tekken"}.items():
+        for family, pre in {"smollm2": "smollm", "gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen3_5": "qwen35", "tekken": "tekken",
+                            "deepseek3": "deepseek-v3", "deepseek_llm": "deepseek-llm"}.items():
             with self.subTest(family):
                 tokens, ids, keys = self.export(family, {"chat_template": "{{ messages }}", "bos_token": "<|im_start|>", "add_bos_token": True,
                                                          "eos_token": {"content": "<|im_end|>"}})

@@ -17,7 +17,6 @@
 namespace fvlm::shapes {
 namespace {
 
-constexpr PreTokenizer pretokenizer{.split_digits = true, .add_prefix_space = false, .pattern = WordPattern::gpt2};
 // They take the first ids.
 constexpr std::array<const char*, 3> special_tokens{"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
 
@@ -179,6 +178,7 @@ Json to_json(const Vocabulary& vocabulary, const std::vector<Pair>& merges, size
 
 void BpeTrainer::add(std::string_view text) {
   ValidUtf8 valid(text);
+  static const PreTokenizer pretokenizer{.splits = {{WordPattern::digits}}, .splits_as_gpt2 = true};
   each_word(pretokenizer, valid.view(), true, [&](std::string_view word) { ++word_counts_[std::string(word)]; });
 }
 
