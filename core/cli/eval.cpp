@@ -304,6 +304,9 @@ int evaluate_recipe(const ParsedOptions& parsed) {
     if (parsed.value(name))
       throw Error(ErrorKind::usage, "--{} needs --questions", name)
           .advise("a recipe says it itself: {}", key_of_media_option(name));
+  if (parsed.value("max-tokens"))
+    throw Error(ErrorKind::usage, "--max-tokens needs --questions")
+        .advise("a recipe says it itself: max_new_tokens of the evaluation set");
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
         .advise("or give --questions FILE, with the model in place of the recipe");
@@ -334,6 +337,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.samples = parsed.integer_or("samples", 0, 1);
+  if (parsed.value("max-tokens")) set.max_new_tokens = parsed.integer_or("max-tokens", 1, 1);
   set.show = parsed.value("show") ? 8 : 0;
   EvaluationRun run(parsed, model);
   set.modes = modes_of(parsed, *run.config().connector);
@@ -368,7 +372,7 @@ int evaluate_model(Arguments arguments) {
       "DIR]\n"
       "      [--json]\n"
       "  fvlm-engine eval MODEL --questions FILE... --form FORM [--media DIR] [--measure M] [--mode M]... [--by KEY]\n"
-      "      [--json]",
+      "      [--max-tokens N] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
       "list them), preferences, and generated answers (exact match, F1, ANLS, ROUGE-L, character and word\n"
@@ -395,6 +399,7 @@ int evaluate_model(Arguments arguments) {
           .value("measure", "choice|answer|loss",
                  "of the questions: options by likelihood, generated answers, or the loss of the right ones; default: "
                  "choice where an entry has options, else answer")
+          .value("max-tokens", "N", "length of a generated answer, with its thoughts; default 128")
           .repeated_value(
               "mode", "MODE",
               "how frames are encoded (repeatable); default: the modes of each set; with --questions that of inference")

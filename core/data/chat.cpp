@@ -238,10 +238,7 @@ std::optional<ThinkingSwitch> ChatTemplate::thinking_switch() const {
 }
 
 Thinking ChatTemplate::thinking_behind(std::span<const TokenId> prompt) const {
-  constexpr size_t most = 32; // which the longest tag has fewer of, byte by byte
-  const auto end = prompt.last(std::min(prompt.size(), most));
-  const auto mark = std::find_if(end.rbegin(), end.rend(), [](TokenId id) { return id < 0; });
-  return fvlm::thinking_behind(tokenizer_.decode({mark.base(), end.end()}), thought_tags());
+  return fvlm::thinking_behind(tokenizer_, prompt, thought_tags());
 }
 
 std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "data/stop_texts.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fvlm {
@@ -31,6 +32,13 @@ Thinking thinking_behind(std::string_view prompt, const ThoughtTags* tags) {
   const std::string end = trimmed(prompt);
   if (end.ends_with(tags->end)) return {};
   return {tags, end.ends_with(std::string(tags->begin) + tags->label)};
+}
+
+Thinking thinking_behind(const Tokenizer& tokenizer, std::span<const TokenId> prompt, const ThoughtTags* tags) {
+  constexpr size_t most = 32; // which the longest tag has fewer of, byte by byte
+  const auto end = prompt.last(std::min(prompt.size(), most));
+  const auto mark = std::find_if(end.rbegin(), end.rend(), [](TokenId id) { return id < 0; });
+  return thinking_behind(tokenizer.decode({mark.base(), end.end()}), tags);
 }
 
 ThoughtReader::ThoughtReader(const Thinking& thinking)

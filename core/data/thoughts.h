@@ -2,6 +2,7 @@
 #pragma once
 #include "data/tokenizer.h"
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,7 @@ struct Thinking {
 
 // `prompt`: how the prompt ends. Where that is behind thoughts, there are no others.
 Thinking thinking_behind(std::string_view prompt, const ThoughtTags* tags);
+Thinking thinking_behind(const Tokenizer& tokenizer, std::span<const TokenId> prompt, const ThoughtTags* tags);
 
 // The variable of a chat template by which thinking is turned on and off.
 struct ThinkingSwitch {

@@ -1,6 +1,8 @@
 #include "evaluation/answerer.h"
 
 #include "base/text.h"
+#include "data/own_template.h"
+#include "data/streaming_detokenizer.h"
 #include "infer/generation_batch.h"
 #include "model/weights/end_tokens.h"
 #include "recipe/placeholders.h"
@@ -91,19 +93,42 @@ std::string first_line(const std::string& answer) {
   return "";
 }
 
-std::string answer_text(const Tokenizer& tokenizer, const Sample& sample, std::vector<TokenId> ids) {
-  std::string text = decoded(tokenizer, std::move(ids));
-  return sample.has_short_answer ? first_line(text) : text;
+AnswerReader::AnswerReader(const Tokenizer& tokenizer, const std::optional<std::string>& chat_template)
+    : tokenizer_(tokenizer),
+      thought_tags_(thought_tags(
+          tokenizer, chat_template ? chat_template_text(tokenizer.folder(), *chat_template).value_or("") : "")) {}
+
+AnswerReader::Answer AnswerReader::read(const Sample& sample, std::span<const TokenId> prompt,
+                                        std::vector<TokenId> ids) const {
+  Answer answer{without_thoughts(prompt, ids)};
+  answer.is_thought_alone = answer.text.empty() && !ids.empty() && !decoded(tokenizer_, ids).empty();
+  if (sample.has_short_answer) answer.text = first_line(answer.text);
+  return answer;
 }
 
-std::vector<std::string> expected_answers(const Tokenizer& tokenizer, const Sample& sample, const SampleText& text) {
+// The tags may be special tokens, which are left out of texts otherwise.
+std::string AnswerReader::without_thoughts(std::span<const TokenId> prompt, std::vector<TokenId> ids) const {
+  const Thinking thinking = thinking_behind(tokenizer_, prompt, thought_tags_);
+  if (!thinking.tags) return decoded(tokenizer_, std::move(ids));
+  const std::vector<std::string> tags{thinking.tags->begin, thinking.tags->end};
+  StreamingDetokenizer text(tokenizer_, tags);
+  ThoughtReader reader(thinking);
+  std::string said;
+  for (const TokenId id : ids)
+    if (tokenizer_.contains(id)) said += reader.add(text.add(id)).text;
+  said += reader.add(text.finish()).text;
+  return trimmed(said + reader.finish().text);
+}
+
+std::vector<std::string> AnswerReader::expected(const Sample& sample, const SampleText& text) const {
   if (!sample.answers.empty()) return sample.answers;
-  return {decoded(tokenizer, PromptAndAnswer(text).answer)};
+  const PromptAndAnswer parts(text);
+  return {without_thoughts(parts.prompt, parts.answer)};
 }
 
-Answerer::Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops,
+Answerer::Answerer(const AnswerReader& reader, const model::Model& model, ops::Operations& ops,
                    const infer::BatchOptions& options)
-    : tokenizer_(tokenizer), model_(model), batch_(model, ops, ends_of(tokenizer, model), options) {}
+    : reader_(reader), model_(model), batch_(model, ops, ends_of(reader.tokenizer(), model), options) {}
 
 std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Question>& questions, int64_t tokens) {
   std::vector<infer::GeneratedAnswer> answers(questions.size());
@@ -124,7 +149,7 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
                                        .sampling = question.sampling,
                                        .visual_keys = visual_keys(question, visual, samples_),
                                        .grids = question.sample.grids(),
-                                       .stop = own_end(tokenizer_, question.sample)});
+                                       .stop = own_end(reader_.tokenizer(), question.sample)});
     asked[number] = i;
   }
   for (infer::GeneratedAnswer& answer : batch_.finish()) answers[asked.at(answer.number)] = std::move(answer);
@@ -134,9 +159,13 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
 std::vector<std::string> Answerer::answers(const std::vector<Question>& questions, int64_t tokens) {
   std::vector<std::string> answers;
   const auto generated = generate(questions, tokens);
-  for (size_t i = 0; i < questions.size(); ++i)
-    answers.push_back(
-        answer_text(tokenizer_, questions[i].sample, {generated[i].tokens.begin(), generated[i].tokens.end()}));
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const Question& question = questions[i];
+    auto answer =
+        reader_.read(question.sample, question.prompt, {generated[i].tokens.begin(), generated[i].tokens.end()});
+    thoughts_alone_ += answer.is_thought_alone;
+    answers.push_back(std::move(answer.text));
+  }
   return answers;
 }
 

@@ -1,11 +1,14 @@
 // Lets a model answer the prompts of a set's samples, many at once.
 #pragma once
 #include "data/samples/sample.h"
+#include "data/thoughts.h"
 #include "data/tokenizer.h"
 #include "infer/generation_batch.h"
 #include "model/model.h"
 
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,16 +27,33 @@ std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 // it.
 std::string first_line(const std::string& answer);
 
-// What is compared with the expected answers to the sample.
-std::string answer_text(const Tokenizer& tokenizer, const Sample& sample, std::vector<TokenId> ids);
+// Reads answers as they are compared with the expected ones: without what a model thinks before it answers.
+class AnswerReader {
+ public:
+  // The tokenizer outlives it. `chat_template`: see plan::Mix.
+  AnswerReader(const Tokenizer& tokenizer, const std::optional<std::string>& chat_template);
 
-// All that are right for the sample: its own list, or else the text's answer.
-std::vector<std::string> expected_answers(const Tokenizer& tokenizer, const Sample& sample, const SampleText& text);
+  struct Answer {
+    std::string text;
+    bool is_thought_alone = false; // it may have been cut off before the model had thought to an end
+  };
+  Answer read(const Sample& sample, std::span<const TokenId> prompt, std::vector<TokenId> ids) const;
+  // All that are right for the sample: its own list, or else the text's answer.
+  std::vector<std::string> expected(const Sample& sample, const SampleText& text) const;
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  std::string without_thoughts(std::span<const TokenId> prompt, std::vector<TokenId> ids) const;
+
+  const Tokenizer& tokenizer_;
+  const ThoughtTags* thought_tags_;
+};
 
 class Answerer {
  public:
   // The first three outlive it. After an exception of what follows it cannot be used any more.
-  Answerer(const Tokenizer& tokenizer, const model::Model& model, ops::Operations& ops,
+  Answerer(const AnswerReader& reader, const model::Model& model, ops::Operations& ops,
            const infer::BatchOptions& options = {});
 
   struct Question {
@@ -48,14 +68,17 @@ class Answerer {
   std::vector<infer::GeneratedAnswer> generate(const std::vector<Question>& questions, int64_t tokens);
   // Their texts.
   std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens);
+  // How many of those answers were thoughts alone.
+  int64_t thoughts_alone() const { return thoughts_alone_; }
   // See infer::GenerationBatch.
   void clear_prefix_cache() { batch_.clear_prefix_cache(); }
 
  private:
-  const Tokenizer& tokenizer_;
+  const AnswerReader& reader_;
   const model::Model& model_;
   infer::GenerationBatch batch_; // whose pages and CUDA graphs serve all calls
   int64_t samples_ = 0;          // that questions were of so far
+  int64_t thoughts_alone_ = 0;
 };
 
 } // namespace fvlm::evaluation

@@ -229,6 +229,7 @@ std::vector<std::unique_ptr<SampleSet>> open_questions(const plan::EvaluationSet
   const auto add = [&](std::vector<Questions::Place> places, plan::Measure measure) {
     plan::EvaluationSet settings = set;
     settings.measure = measure;
+    settings.data.chat_template = request.chat_template;
     if (!sets.empty()) settings.name += "-open";
     OpenedSource source;
     source.samples = std::make_shared<const QuestionSource>(questions, std::move(places));

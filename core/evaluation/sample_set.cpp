@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/stream/prefetcher.h"
-#include "evaluation/answerer.h"
 #include "evaluation/boxes.h"
 
 #include <fmt/format.h>
@@ -44,6 +43,8 @@ int64_t labels_of(const SampleText& text) {
 SampleSet::SampleSet(plan::EvaluationSet settings, OpenedSource source, const PackSize& limit)
     : settings_(std::move(settings)), source_(std::move(source)),
       order_(order_of(settings_, source_.mix, source_.samples->sizes())) {
+  for (size_t decoder = 0; decoder < decoders(); ++decoder)
+    answers_.emplace_back(tokenizer(decoder), settings_.data.for_decoder(decoder).chat_template);
   PackSize largest, all;
   measure_all(largest, all);
   if (samples_ == 0)
@@ -124,7 +125,7 @@ void SampleSet::check(const MeasuredSample& measured, size_t decoder) const {
     return std::ranges::any_of(regions_in(answer), [](const Region& region) { return !region.is_point; });
   };
   if (settings_.measure == plan::Measure::iou &&
-      std::ranges::none_of(expected_answers(tokenizer(decoder), sample, sample.texts.front()), has_box))
+      std::ranges::none_of(answers(decoder).expected(sample, sample.texts.front()), has_box))
     refuse("has no box in its last answer", "measure = \"iou\" compares boxes; measure = \"answer\" takes any answer");
 }
 

@@ -3,6 +3,7 @@
 #include "data/media/frame_preparation.h"
 #include "data/stream/loader.h"
 #include "data/tokenizer.h"
+#include "evaluation/answerer.h"
 #include "recipe/plan.h"
 
 #include <functional>
@@ -42,6 +43,7 @@ class SampleSet {
   const Tokenizer& tokenizer(size_t decoder = 0) const {
     return decoder == 0 ? *source_.tokenizer : *source_.further[decoder - 1];
   }
+  const AnswerReader& answers(size_t decoder = 0) const { return answers_[decoder]; } // of its texts
   std::string name(size_t decoder = 0) const;
   const std::string& headline() const { return source_.headline; }
   int64_t image_size() const { return source_.image_size; }
@@ -70,6 +72,7 @@ class SampleSet {
 
   plan::EvaluationSet settings_;
   OpenedSource source_;
+  std::vector<AnswerReader> answers_; // of each decoder
   Order order_;
   BatchPlan batches_;
   PackFunction pack_;

@@ -1,5 +1,6 @@
 #include "evaluation/score.h"
 
+#include "base/log.h"
 #include "evaluation/scored_part.h"
 #include "feed/model_samples.h"
 #include "model/attention_entropy.h"
@@ -41,13 +42,18 @@ const SampleText& correct_text(const Sample& sample) {
   return sample.texts.at(static_cast<size_t>(sample.correct_choice.value_or(0)));
 }
 
+int64_t most_answer_tokens(const SampleSet& set) {
+  constexpr int64_t usual = 128;
+  return set.settings().max_new_tokens.value_or(usual);
+}
+
 void add_answers(const SampleSet& set, size_t decoder, const HostPack& loaded, Answerer& answerer,
                  ScoredPack& scored_pack) {
-  auto answers = generate_answers(loaded, scored_pack, answerer, set.settings().max_new_tokens.value_or(128));
+  auto answers = generate_answers(loaded, scored_pack, answerer, most_answer_tokens(set));
   for (size_t i = 0; i < answers.size(); ++i) {
     const Sample& sample = *loaded.samples[i].sample;
     scored_pack.scores[i].generated = {std::move(answers[i]),
-                                       expected_answers(set.tokenizer(decoder), sample, correct_text(sample))};
+                                       set.answers(decoder).expected(sample, correct_text(sample))};
   }
 }
 
@@ -168,7 +174,7 @@ static ScoredPart score_part(const SampleSet& set, const model::Model& model, op
       set.settings().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   ScoredPart part;
   const bool generates = set.settings().generates();
-  Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
+  Answerer answerer(set.answers(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   part.loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
   while (const auto loaded = part.loader->next()) {
     ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);
@@ -183,6 +189,10 @@ static ScoredPart score_part(const SampleSet& set, const model::Model& model, op
     const int64_t done = std::ssize(part.samples) * (ranks ? ranks->count() : 1); // the others are about as far
     if (progress) progress(std::min(done, set.samples()), set.samples());
   }
+  if (answerer.thoughts_alone() > 0)
+    log_warning("evaluation set {}: {} of {} answers, of at most {} tokens, are thoughts alone and count as empty; "
+                "max_new_tokens of the set, or --max-tokens with --questions, lets the model think longer",
+                set.name(decoder), answerer.thoughts_alone(), part.samples.size(), most_answer_tokens(set));
   return part;
 }
 

@@ -119,7 +119,7 @@ class SampleWriter {
   // The answer of each of the set's modes, which measures answers.
   void add_modes(const PackedSample& packed, const SampleText& text, const std::vector<std::string>& answers,
                  Json& sample) const {
-    const Answers expected = expected_answers(tokenizer(), *packed.sample, text);
+    const Answers expected = set_.answers(decoder_).expected(*packed.sample, text);
     for (size_t i = 0; i < answers.size(); ++i)
       sample["answers"].push_back({{"mode", set_.settings().modes[i]},
                                    {"text", answers[i]},
@@ -153,7 +153,7 @@ void show_decoder(const SampleSet& set, size_t decoder, const model::Model& mode
   const bool measures_answers = settings.measure == plan::Measure::answer;
   const int64_t tokens = settings.generates() ? settings.max_new_tokens.value_or(request.tokens) : request.tokens;
   SampleWriter showing(set, decoder, model, request);
-  Answerer answerer(set.tokenizer(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
+  Answerer answerer(set.answers(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   const auto loader = set.loader(set.settings().show);
   while (const auto loaded = loader->next()) {
     const HostPack own = loaded->pack.for_decoder(decoder);

@@ -41,6 +41,10 @@ double measured(AnswerMeasure measure, const std::string& text, const evaluation
   throw Error(ErrorKind::internal, "the measure {} of answers has no function", static_cast<int>(measure));
 }
 
+const std::string& measured_text(const GivenAnswer& answer) {
+  return answer.measured ? *answer.measured : answer.text;
+}
+
 // Measures of long texts take their time, and few functions read them all.
 recipe::Value seen_by_function(const GivenAnswer& answer, const recipe::Origin& origin) {
   const recipe::Value fields = recipe::from_json({{"prompt", answer.prompt},
@@ -53,8 +57,9 @@ recipe::Value seen_by_function(const GivenAnswer& answer, const recipe::Origin& 
                                                  origin);
   const auto seen = std::make_shared<recipe::Table>(*std::get<std::shared_ptr<const recipe::Table>>(fields.data));
   for (const auto& [measure, name, is] : plan::answer_measures)
-    seen->lazy.emplace_back(
-        name, [measure, text = answer.text, expected = answer.expected] { return measured(measure, text, expected); });
+    seen->lazy.emplace_back(name, [measure, text = measured_text(answer), expected = answer.expected] {
+      return measured(measure, text, expected);
+    });
   return {std::shared_ptr<const recipe::Table>(seen), origin};
 }
 
@@ -81,12 +86,12 @@ Rewards::Rewards(const plan::Rollouts& rollouts, std::shared_ptr<recipe::Sandbox
         .at(function->defined)
         .advise("train from the recipe; the run's folder recipe/ has it");
   const std::vector<std::string> expected{"1"};
-  of({"", "", expected, 1, true, "", ""});
+  of({.prompt = "", .text = "", .expected = expected, .tokens = 1, .ended = true, .key = "", .source = ""});
 }
 
 double Rewards::of(const GivenAnswer& answer) const {
   if (const auto* measure = std::get_if<AnswerMeasure>(&rollouts_.reward))
-    return measured(*measure, answer.text, answer.expected);
+    return measured(*measure, measured_text(answer), answer.expected);
   const auto& function = std::get<plan::LuaFunction>(rollouts_.reward);
   const recipe::Value argument = seen_by_function(answer, {function.defined, 0, {}});
   try {

@@ -4,6 +4,7 @@
 #include "recipe/sandbox.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace fvlm::train {
 
 struct GivenAnswer {
   std::string prompt, text;
+  std::optional<std::string> measured = {}; // of the text, without thoughts; nothing: all of it
   const std::vector<std::string>& expected; // all that are right: at least one
   int64_t tokens = 0;
   bool ended = false;      // by itself, not by max_new_tokens

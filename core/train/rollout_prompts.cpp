@@ -1,6 +1,5 @@
 #include "train/rollout_prompts.h"
 
-#include "evaluation/answerer.h"
 #include "recipe/placeholders.h"
 
 #include <fmt/format.h>
@@ -28,7 +27,7 @@ Sample RolloutPrompts::measure(const DrawnSample& drawn) const {
   else if (sample.answers.empty() && sample.truncated_answer_tokens > 0)
     sample.dropped = fmt::format("an expected answer that max_text_tokens = {} cuts", most_tokens_);
   if (!sample.dropped.empty()) return sample;
-  sample.answers = evaluation::expected_answers(tokenizer_, sample, read);
+  sample.answers = answers_.expected(sample, read);
   reserved.ids.resize(static_cast<size_t>(prompt + room), read.ids.back()); // which ends answers, where they are short
   reserved.answer_mask.resize(reserved.ids.size(), 0);
   std::fill(reserved.answer_mask.begin() + prompt, reserved.answer_mask.end(), 1);

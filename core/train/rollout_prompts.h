@@ -3,22 +3,24 @@
 #pragma once
 #include "data/stream/sample_source.h"
 #include "data/tokenizer.h"
+#include "evaluation/answerer.h"
 #include "recipe/rollouts.h"
 
 namespace fvlm::train {
 
 class RolloutPrompts : public ChangedSamples {
  public:
-  // All outlive it. Samples of `source` have one text each. `most_tokens`: of a text, with its answer.
+  // The first three outlive it. Samples of `source` have one text each. `most_tokens`: of a text, with its answer.
+  // `chat_template`: as in plan::Mix.
   RolloutPrompts(const SampleSource& source, const Tokenizer& tokenizer, const plan::Rollouts& rollouts,
-                 int64_t most_tokens)
-      : ChangedSamples(source), tokenizer_(tokenizer), rollouts_(rollouts), most_tokens_(most_tokens) {}
+                 int64_t most_tokens, const std::optional<std::string>& chat_template = {})
+      : ChangedSamples(source), answers_(tokenizer, chat_template), rollouts_(rollouts), most_tokens_(most_tokens) {}
 
   // The text's own answer is in Sample::answers. A prompt that leaves no room for an answer is dropped.
   Sample measure(const DrawnSample& drawn) const override;
 
  private:
-  const Tokenizer& tokenizer_;
+  evaluation::AnswerReader answers_;
   const plan::Rollouts& rollouts_;
   int64_t most_tokens_;
 };

@@ -59,6 +59,7 @@ Advantages advantages(const std::vector<double>& rewards, plan::Rollouts::Advant
 
 Rollouts::Rollouts(const RolloutsRequest& request)
     : request_(request), settings_(*request.stage.rollouts()), rewards_(settings_, request.lua),
+      answers_(request.tokenizer, request.stage.data.chat_template),
       seed_(static_cast<uint64_t>(request.plan.seed) ^ xxh64("rollouts " + request.stage.name)) {
   if (!request.shown.empty() && settings_.show > 0)
     shown_.emplace(request.shown, bytes_up_to(request.steps_taken, request.shown));
@@ -114,7 +115,7 @@ std::vector<infer::GeneratedAnswer> Rollouts::generate(const HostPack& pack, int
     options.cache_rows = options.reserved_rows = request_.most.rows / parts;
     options.reserved_sequences = options.max_sequences;
     options.captures = request_.plan.speed.graphs;
-    answerer_.emplace(request_.tokenizer, request_.model, request_.operations, options);
+    answerer_.emplace(answers_, request_.model, request_.operations, options);
   }
   const auto visual = visual_rows(pack);
   std::vector<evaluation::Answerer::Question> questions;
@@ -157,8 +158,10 @@ void Rollouts::reward(Sample& answered) const {
   std::vector<double> rewards;
   for (const SampleText& text : answered.texts) {
     const evaluation::PromptAndAnswer read(text);
+    const std::string whole = evaluation::decoded(request_.tokenizer, read.answer);
     rewards.push_back(rewards_.of({.prompt = evaluation::decoded(request_.tokenizer, read.prompt),
-                                   .text = evaluation::answer_text(request_.tokenizer, answered, read.answer),
+                                   .text = answered.has_short_answer ? evaluation::first_line(whole) : whole,
+                                   .measured = answers_.read(answered, read.prompt, read.answer).text,
                                    .expected = answered.answers,
                                    .tokens = static_cast<int64_t>(text.outcome.tokens),
                                    .ended = text.outcome.is_cut_off == 0,

@@ -50,6 +50,7 @@ class Rollouts {
   RolloutsRequest request_;
   const plan::Rollouts& settings_;
   Rewards rewards_;
+  evaluation::AnswerReader answers_;
   std::optional<evaluation::Answerer> answerer_;
   uint64_t seed_;
   std::optional<report::RecordFile> shown_;

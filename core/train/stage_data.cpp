@@ -30,7 +30,8 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
                              stage.samples)) {
   const int64_t most_tokens = stage.data.max_text_tokens;
   if (const plan::Rollouts* rollouts = stage.rollouts())
-    changed_ = std::make_unique<RolloutPrompts>(mix_.samples(), mix_.tokenizer(), *rollouts, most_tokens);
+    changed_ = std::make_unique<RolloutPrompts>(mix_.samples(), mix_.tokenizer(), *rollouts, most_tokens,
+                                                stage.data.chat_template);
   if (stage.needs_judgements()) changed_ = std::make_unique<JudgedAnswers>(mix_.samples(), most_tokens);
   batches_ = {.batch = stage.batch,
               .capacity = capacity(),

@@ -261,6 +261,12 @@ class Benchmarks(unittest.TestCase):
         self.assertEqual(done.returncode, 4)
         self.assertIn("there is no 'q7'", done.stderr)
 
+    def test_answers_are_as_long_as_max_tokens_says(self):
+        path = self.write("open.jsonl", json.dumps({"question": "What?", "answer": "a"}))
+        answers = [self.asked("columns", *options, files=[path])[1][0]["answer"] for options in ([], ["--max-tokens", 3])]
+        self.assertTrue(answers[0].startswith(answers[1]), answers)
+        self.assertLess(len(answers[1]), len(answers[0]))
+
     def test_bad_input_is_refused_by_file_and_entry(self):
         good = {"video": "q0", "question": "What?", "candidates": ["a", "b"], "answer": "a"}
         for bad, words in (({"question": None}, "'question'"), ({"candidates": "ab"}, "a list was expected"),

@@ -53,6 +53,19 @@ TEST(RewardsByMeasure, AreThoseOfEvaluations) {
   EXPECT_EQ(earned(AnswerMeasure::contains, "It is AB cd."), 1);
 }
 
+TEST(RewardsByMeasure, ReadNoThoughts) {
+  struct Settings final : Rollouts {};
+  Settings settings;
+  settings.reward = plan::AnswerMeasure::exact_match;
+  const std::vector<std::string> expected{"B"};
+  const Rewards rewards(settings, nullptr);
+  GivenAnswer answer{
+      .prompt = "", .text = "<think>A or B.</think>\n\nB", .expected = expected, .key = "", .source = ""};
+  EXPECT_EQ(rewards.of(answer), 0);
+  answer.measured = "B";
+  EXPECT_EQ(rewards.of(answer), 1);
+}
+
 class RolloutRun : public SmallRun {
  protected:
   static constexpr const char* of_pairs =
