@@ -358,6 +358,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.system = input.system;
   request.chat_template = input.chat_template;
   request.media_options = input.media;
+  request.positions = run.config().decoder.max_position_embeddings;
   request.visual_rows = visual_rows(*run.config().connector, run.config().vision, input.media.image_size);
   evaluation::Evaluator evaluator(evaluation::open_questions(set, request, tokenizer, run.registry()));
   run.add(set.name, evaluator);

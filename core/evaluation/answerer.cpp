@@ -1,5 +1,6 @@
 #include "evaluation/answerer.h"
 
+#include "base/error.h"
 #include "base/text.h"
 #include "data/own_template.h"
 #include "data/streaming_detokenizer.h"
@@ -142,7 +143,10 @@ std::vector<infer::GeneratedAnswer> Answerer::generate(const std::vector<Questio
     const at::Tensor visual = visual_of(question);
     const int64_t rows = model::rows_of(prompt, 1, visual.defined() ? visual.size(0) : 0);
     const int64_t room = model_.config().decoder.max_position_embeddings - rows;
-    if (prompt.empty() || room < 1) continue;
+    if (prompt.empty()) continue;
+    if (room < 1)
+      throw Error(ErrorKind::data, "the question of sample '{}' takes {} rows, and the decoder has {} positions",
+                  question.sample.key, rows, model_.config().decoder.max_position_embeddings);
     const int64_t number = batch_.add({.tokens = prompt,
                                        .visual = visual,
                                        .max_tokens = std::min({tokens, room, question.most_tokens}),

@@ -64,7 +64,8 @@ class Answerer {
     int64_t most_tokens = std::numeric_limits<int64_t>::max(); // of its answer, whatever others may have
   };
   // At most `tokens` tokens each, up to the end of the turn, as far as the decoder has positions. None for an empty
-  // prompt. Several questions of one sample share what is computed of its prompt.
+  // prompt. Several questions of one sample share what is computed of its prompt. Throws Error(data) for a prompt that
+  // leaves none of the decoder's positions.
   std::vector<infer::GeneratedAnswer> generate(const std::vector<Question>& questions, int64_t tokens);
   // Their texts.
   std::vector<std::string> answers(const std::vector<Question>& questions, int64_t tokens);

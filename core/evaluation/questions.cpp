@@ -214,6 +214,11 @@ Sample Questions::measure(const Place& place) const {
   if (preparation.has_tile_text()) add_tile_texts(frames, *tokenizer_, preparation.tile_form(), sample.media.tiles);
   if (request_.visual_rows.in_place)
     for (SampleText& text : sample.texts) text.placeholders = expand_marks(text.ids, text.answer_mask, frames);
+  for (const SampleText& text : sample.texts)
+    if (const int64_t rows = sample.rows(text); rows > request_.positions)
+      throw Error(ErrorKind::data, "it takes {} rows, {} of them tokens of text, and the decoder has {} positions",
+                  grouped(rows), grouped(text.tokens()), grouped(request_.positions))
+          .advise("--frames takes fewer frames of a video, and --max-pixels or --image-size smaller images");
   return sample;
 }
 

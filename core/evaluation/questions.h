@@ -11,6 +11,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,7 @@ struct QuestionsRequest {
   std::optional<std::string> chat_template; // as in plan::Mix
   MediaOptions media_options;
   plan::VisualRows visual_rows;                            // of the model
+  int64_t positions = std::numeric_limits<int64_t>::max(); // of its decoder
   std::function<void(int64_t done, int64_t all)> progress; // while entries are read for the first time
 };
 

@@ -261,6 +261,18 @@ class Benchmarks(unittest.TestCase):
         self.assertEqual(done.returncode, 4)
         self.assertIn("there is no 'q7'", done.stderr)
 
+    def test_questions_that_the_decoder_has_no_positions_for_are_counted(self):
+        positions = json.loads((folder / "gqa" / "decoder" / "config.json").read_text())["max_position_embeddings"]
+        rows = [{"question": "What? " + hint, "answer": "a", "choices": options} for hint in ("", "very " * positions)
+                for options in (["a", "b"], None)]
+        path = self.write("long.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        done = self.run_form("columns", "--json", files=[path])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for result in json.loads(done.stdout)["results"]:
+            self.assertEqual((result["samples"], result["not_used"]), (1, 1))
+        self.assertRegex(done.stderr, f"'line 3' of .*it takes [0-9,]+ rows, [0-9,]+ of them tokens of text, and the decoder has {positions:,} positions")
+        self.assertIn("--max-pixels", done.stderr)
+
     def test_answers_are_as_long_as_max_tokens_says(self):
         path = self.write("open.jsonl", json.dumps({"question": "What?", "answer": "a"}))
         answers = [self.asked("columns", *options, files=[path])[1][0]["answer"] for options in ([], ["--max-tokens", 3])]
