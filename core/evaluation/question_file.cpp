@@ -3,7 +3,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "base/text.h"
+#include "data/shards/unpack.h"
 
 #include <fmt/format.h>
 
@@ -14,10 +16,22 @@ using nlohmann::json;
 
 std::optional<ShardSet> rows_of(const std::filesystem::path& path) {
   const std::string name = fvlm::lower_case(path.filename().string());
-  if (name.ends_with(".json")) return std::nullopt;
+  for (const char* ending : {".json", ".json.gz", ".json.zst"})
+    if (name.ends_with(ending)) return std::nullopt;
   if (!form_of(path).names_media || std::filesystem::is_directory(path))
     throw Error(ErrorKind::data, "questions are read from .json, .jsonl, .tsv and .parquet files").at(path.string());
   return std::optional<ShardSet>(std::in_place, std::vector{path.string()});
+}
+
+// Of a .gz or .zst, what is in it.
+std::string document_text(const std::filesystem::path& path) {
+  constexpr uint64_t most = uint64_t{1} << 30;
+  const RetryingFile file(path, {});
+  if (!is_packed(file)) return read_file(path, most);
+  const ScratchFolder folder;
+  const auto unpacked = folder / "document.json";
+  unpack(file, unpacked, most);
+  return read_file(unpacked, most);
 }
 
 std::string index_of(const json& value) {
@@ -32,7 +46,7 @@ QuestionFile::QuestionFile(std::filesystem::path path, Parts::Fields fields)
 }
 
 void QuestionFile::read_document() {
-  const json document = parse_json(read_file(path_), path_.string());
+  const json document = parse_json(document_text(path_), path_.string());
   if (!document.is_structured())
     throw Error(ErrorKind::data, "neither a list nor an object of entries").at(path_.string());
   for (const auto& [key, entry] : document.items()) {

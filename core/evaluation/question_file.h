@@ -16,8 +16,8 @@ namespace fvlm::evaluation {
 class QuestionFile {
  public:
   // A .json is read as a whole: a list of entries, or an object of them by id; an entry with a list "questions" is one
-  // for each. Of .jsonl, .tsv and .parquet, .gz and .zst of them, an entry is read when it is asked for. `fields`: as a
-  // source's. Throws Error(data).
+  // for each. Of .jsonl, .tsv and .parquet an entry is read when it is asked for. Of each, .gz and .zst are read, too.
+  // `fields`: as a source's. Throws Error(data).
   QuestionFile(std::filesystem::path path, Parts::Fields fields);
   QuestionFile(const QuestionFile&) = delete; // what an entry refers to
   QuestionFile& operator=(const QuestionFile&) = delete;

@@ -3,6 +3,7 @@
 usage: questions_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import base64
 import csv
+import gzip
 import json
 import subprocess
 import unittest
@@ -110,6 +111,11 @@ class Benchmarks(unittest.TestCase):
         for line in lines:
             self.assert_losses(line, int(line["key"]))
         self.assertLessEqual({"accuracy.animals", "accuracy.letters"}, set(found[0]))
+        packed = folder / "problems.json.gz"
+        packed.write_bytes(gzip.compress(file.read_bytes()))
+        self.assertEqual(self.asked("scienceqa", "--split", "test", files=[packed])[1], lines)
+        packed.write_bytes(packed.read_bytes()[:40])
+        self.assertIn("problems.json.gz", self.run_form("scienceqa", files=[packed]).stderr)
         problems["1"]["hint"] = "Look at it."
         _, hinted = self.asked("scienceqa", "--split", "test", files=[self.write("problems.json", problems)])
         self.assertNotEqual(hinted[0]["losses"], lines[0]["losses"])
