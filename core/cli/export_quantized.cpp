@@ -21,17 +21,12 @@
 namespace fvlm::cli {
 namespace {
 
-// For a checkpoint RUN/STAGE/step-000100 of a quantization_aware stage, its recipe's quantization. Without --skip, what
-// it skips stays as it is.
+// Of a model that a quantization_aware stage has trained, its recipe's quantization. Without --skip, what it skips
+// stays as it is.
 std::optional<plan::Quantization> trained_quantization(const std::filesystem::path& model) {
-  const auto folder = std::filesystem::weakly_canonical(model),
-             plan_file = folder.parent_path().parent_path() / "plan.json";
-  if (!std::filesystem::exists(plan_file)) return {};
-  recipe::Request request;
-  request.file = plan_file;
-  const plan::Plan plan = recipe::resolve(request).plan;
-  const bool aware = stage_named(plan, folder.parent_path().filename().string()).quantization_aware;
-  return aware ? plan.quantization : std::nullopt;
+  const auto trained = plan_of_checkpoint(model);
+  if (!trained || !stage_named(trained->plan, trained->stage).quantization_aware) return {};
+  return trained->plan.quantization;
 }
 
 // A pattern of the command line that is misspelt would quantize what it means to leave alone.

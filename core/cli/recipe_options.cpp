@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm::cli {
 
 void add_recipe_options(Options& options) {
@@ -57,7 +59,10 @@ std::optional<Training> training_of(const std::filesystem::path& model) {
   }
   const auto plan = folder.parent_path().parent_path() / kept_plan;
   if (!std::filesystem::exists(plan)) return {};
-  return Training{plan, folder.parent_path().filename().string()};
+  const std::string stage = folder.parent_path().filename().string();
+  const std::vector<std::string> stages = stages_of(plan);
+  if (std::ranges::find(stages, stage) == stages.end()) return {}; // another folder that lies in that of a run
+  return Training{plan, stage};
 }
 
 } // namespace

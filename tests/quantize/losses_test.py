@@ -69,6 +69,14 @@ class Losses(unittest.TestCase):
         self.assertNotEqual(loss, plain)
         self.assertLess(loss / plain - 1, 0.015, f"{plain} -> {loss}")
 
+    def test_a_model_directory_in_the_folder_of_a_run(self):
+        inside = exported(learnt, "run/export/bf16", "--dtype", "bf16")
+        kept = exported(inside, "inside-int4", "--quantize", "int4")
+        for name in ("plan.json", "stage.json"):
+            self.assertTrue((kept / name).exists(), name)
+            (inside / name).unlink()
+        self.assertFalse((exported(inside, "inside-int8", "--quantize", "int8") / "stage.json").exists(), "of no stage of the run")
+
     def test_heads(self):
         """One in int8 changes this loss by 0.01 %, one in int4 by 0.12 %, whatever the layers have."""
         for scheme in ("int8", "int4"):
@@ -100,6 +108,12 @@ class Losses(unittest.TestCase):
                 if name.endswith("_shape"):
                     continue
                 size += end - begin if name.endswith(("_packed", "_scale")) else (end - begin) // 2  # to be stored in bf16
+        # A model directory that was made of the checkpoint is trained in the same stage.
+        copy = exported(root / "int4-fp32" / "aware" / "step-000300", "aware-fp32", "--dtype", "fp32")
+        again = exported(copy, "aware-fp32-int4", "--quantize", "int4")
+        self.assertEqual(set(header(again / "decoder/model.safetensors")), set(header(model / "decoder/model.safetensors")))
+        other = subprocess.run([engine, "export", copy, "--quantize", "int8", "--out", root / "aware-fp32-int8"], capture_output=True, text=True)
+        self.assertIn("the stage was trained for int4, and its weights are stored in int8", other.stderr)
         arguments = ["--arg", f"data={root / 'shapes'}", "--arg", "scheme=int4"]
         said = re.search(r"exported, int4: ([\d.]+) KiB", run(engine, "plan", recipe, *arguments))
         self.assertIsNotNone(said)

@@ -36,7 +36,15 @@ std::optional<fs::path> newest_checkpoint(const fs::path& stage) {
   return newest;
 }
 
-// The names of a run's stages in order. Only they are read, so that the plan of an earlier version serves, too.
+std::optional<fs::path> newest_of_run(const fs::path& run) {
+  const std::vector<std::string> stages = stages_of(run / "plan.json");
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+    if (auto found = newest_checkpoint(run / *stage)) return found;
+  return std::nullopt;
+}
+
+} // namespace
+
 std::vector<std::string> stages_of(const fs::path& plan_file) {
   const nlohmann::json document = read_json_object(plan_file, largest_plan);
   std::vector<std::string> names;
@@ -47,15 +55,6 @@ std::vector<std::string> stages_of(const fs::path& plan_file) {
   }
   return names;
 }
-
-std::optional<fs::path> newest_of_run(const fs::path& run) {
-  const std::vector<std::string> stages = stages_of(run / "plan.json");
-  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
-    if (auto found = newest_checkpoint(run / *stage)) return found;
-  return std::nullopt;
-}
-
-} // namespace
 
 fs::path resolve_model(const fs::path& named) {
   std::error_code ignored;

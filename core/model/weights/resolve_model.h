@@ -3,6 +3,8 @@
 #include "recipe/plan.h"
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace fvlm {
 
@@ -10,6 +12,10 @@ namespace fvlm {
 // checkpoint of the last stage that has one, and logs which. Throws Error(data) for a run without a checkpoint. Any
 // other path is returned as it is: opening it reports what is wrong.
 std::filesystem::path resolve_model(const std::filesystem::path& named);
+
+// The names of the stages of a run's plan.json, in order. Only they are read, so that the plan of an earlier version
+// serves, too. Throws Error(data).
+std::vector<std::string> stages_of(const std::filesystem::path& plan_file);
 
 // Throws Error(data) for a checkpoint of a stage that is not done: its run removes it when newer ones are there. For
 // those who write its name down.
