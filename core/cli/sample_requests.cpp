@@ -37,6 +37,18 @@ std::string file_of(const Shard& shard, const Member& member) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// A video, which is read where it lies.
+serve::RequestVideo video_of(const std::shared_ptr<const Shard>& shard, const Member& member) {
+  using File = std::pair<std::shared_ptr<const Shard>, std::unique_ptr<const RandomAccess>>;
+  const auto file = std::make_shared<const File>(shard, shard->open(member));
+  serve::RequestVideo video{.first = 0, .frames = 0};
+  video.source = {file, file->second.get()};
+  video.source_name = member.file.empty() ? fmt::format("{} {} {} {}{}", member.offset, member.size, member.row,
+                                                        shard->path().string(), member.pointer)
+                                          : member.file;
+  return video;
+}
+
 // The settings of an answer are those of the command line for all samples.
 void refuse_settings(const nlohmann::json& body) {
   for (const auto& [name, value] : body.items())
@@ -72,17 +84,17 @@ void add_pictures(const Shard& shard, const FoundFrames& found, const AnsweringM
   if (model.rows.in_place) mention_frames(request.turns, marks);
 }
 
-void add_media(const Shard& shard, const ShardSample& members, const AnsweringModel& model,
+void add_media(const std::shared_ptr<const Shard>& shard, const ShardSample& members, const AnsweringModel& model,
                serve::ChatRequest& request) {
   const FoundFrames found = find_frames(members);
   switch (found.media.kind) {
   case Media::Kind::none:
     return refuse_unread(members);
   case Media::Kind::images:
-    return add_pictures(shard, found, model, request);
+    return add_pictures(*shard, found, model, request);
   case Media::Kind::video:
-    request.images = {file_of(shard, found.media.members.front())};
-    request.video = {.first = 0, .frames = 0};
+    request.images = {""};
+    request.video = video_of(shard, found.media.members.front());
     if (model.rows.in_place) mention_frames(request.turns, video_mark);
     return;
   case Media::Kind::pixels:
@@ -166,7 +178,7 @@ SampleRequests::Request SampleRequests::asked(Opened sample, const AnsweringMode
   asked.request.turns = std::move(content.conversation.turns);
   if (const auto& tools = content.conversation.tools)
     asked.request.tools = std::make_shared<const serve::OfferedTools>(serve::OfferedTools{.list = *tools, .only = {}});
-  add_media(*sample.shard, sample.members, model, asked.request);
+  add_media(sample.shard, sample.members, model, asked.request);
   return asked;
 }
 

@@ -1,5 +1,6 @@
 // Requests in the form of OpenAI's /v1/chat/completions, /v1/completions and /v1/responses.
 #pragma once
+#include "data/media/random_access.h"
 #include "data/own_template.h"
 #include "data/tile_grid.h"
 #include "grammar/grammar.h"
@@ -51,6 +52,10 @@ struct RequestVideo {
   size_t first = 0;  // of its files
   size_t frames = 0; // that are its files; 0: it is one file, which has them
   double per_second = 1;
+  // In place of the first of these files, which is empty then: one that is read where it lies, as it may be too large
+  // for memory, and a name that no other file has.
+  std::shared_ptr<const RandomAccess> source = nullptr;
+  std::string source_name = {};
 };
 
 // How the vector of an input is wanted.

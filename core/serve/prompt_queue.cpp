@@ -116,6 +116,7 @@ bool PromptQueue::write(AnswerJob& job) const {
     job.prompt = prompts_.write(job.request);
     job.usage.prompt = generator_.require_room(job.prompt.sample);
     job.request.images.clear(); // the files are not needed any more
+    if (job.request.video) job.request.video->source.reset();
     return true;
   } catch (const Error& error) {
     finish_(job, &error);

@@ -65,7 +65,7 @@ PromptFrames PromptWriter::decode(const ChatRequest& request, std::vector<std::s
       if (!is_video)
         decode_image(files[i], images, decoded);
       else if (request.video->frames == 0)
-        decode_video(files[i], decoded);
+        decode_video(files[i], *request.video, decoded);
       else
         decode_frames(files.subspan(i, of_video), request.video->per_second, decoded);
     } catch (const Error& error) {
@@ -99,9 +99,10 @@ void PromptWriter::decode_image(const std::string& image, int64_t images, Decode
   });
 }
 
-void PromptWriter::decode_video(const std::string& file, Decoded& to) const {
+void PromptWriter::decode_video(const std::string& file, const RequestVideo& video, Decoded& to) const {
   if (!settings_.videos) throw Error(ErrorKind::usage, "nothing decodes files of videos here");
-  const MediaFile media(std::as_bytes(std::span(file)), *settings_.videos);
+  const MediaFile media = video.source ? MediaFile(video.source, *settings_.videos)
+                                       : MediaFile(std::as_bytes(std::span(file)), *settings_.videos);
   if (media.pixels() > settings_.most_pixels)
     throw Error(ErrorKind::usage, "its {} have {} pixels together, more than {}",
                 counted(std::ssize(media.times()), "frame"), grouped(media.pixels()), grouped(settings_.most_pixels))
@@ -112,7 +113,7 @@ void PromptWriter::decode_video(const std::string& file, Decoded& to) const {
   to.out.tiles.insert(to.out.tiles.end(), frames.tiles.begin(), frames.tiles.end());
   to.out.video_text = frames.video_text;
   if (!frames.video_text.empty()) to.out.tiles.resize(to.out.tiles.size() + media.times().size()); // not cut
-  const std::string digest = sha256_hex(file);
+  const std::string digest = sha256_hex(video.source ? "file " + video.source_name : file);
   for (int64_t i = 0; i < media.distinct_frames(); ++i) to.keys.push_back(fmt::format("{}.{}", digest, i));
 }
 

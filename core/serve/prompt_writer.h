@@ -66,7 +66,7 @@ class PromptWriter {
   };
   PromptFrames decode(const ChatRequest& request, std::vector<std::string>& keys) const;
   void decode_image(const std::string& file, int64_t images, Decoded& to) const;
-  void decode_video(const std::string& file, Decoded& to) const;
+  void decode_video(const std::string& file, const RequestVideo& video, Decoded& to) const;
   void decode_frames(std::span<const std::string> files, double per_second, Decoded& to) const;
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
   void require_known(std::span<const TokenId> tokens, const char* field) const;

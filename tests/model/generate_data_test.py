@@ -5,8 +5,10 @@ usage: generate_data_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the
 import base64
 import fcntl
 import json
+import os
 import shutil
 import subprocess
+import tarfile
 import unittest
 
 from picture_questions import engine, folder, make, write_clip, write_pictures
@@ -110,6 +112,24 @@ class Data(unittest.TestCase):
                 alone = run("cells", "--video", "clip.gif", "--prompt", prompt, "--max-tokens", TOKENS, "--json", *options)
                 self.assertEqual(answer["answer"], json.loads(alone.stdout)["text"])
         self.assertIn(answer["answer"], ('"yes"', '"no"'))
+
+    @unittest.skipUnless(os.environ.get("FVLM_MAKE_SHAPES_MP4"), "FFmpeg's libraries are not there")
+    def test_videos_may_be_larger_than_images(self):
+        subprocess.run([os.environ["FVLM_MAKE_SHAPES_MP4"], "--out", "shapes", "--format", "mp4", "--samples", "questions=1"], cwd=folder, check=True,
+                       capture_output=True)
+        shard = next((folder / "shapes" / "questions").glob("*.tar"))
+        with tarfile.open(shard) as tar:
+            clip = next(tar.extractfile(member).read() for member in tar if member.name.endswith(".mp4"))
+        (folder / "small.mp4").write_bytes(clip)
+        with open(folder / "large.mp4", "wb") as file:  # with a hole that no player reads
+            file.write(clip + (300 << 20).to_bytes(4, "big") + b"free")
+            file.truncate(len(clip) + (300 << 20))
+        write("data.jsonl", [json.dumps({"user": "Does it turn?", "video": f"{name}.mp4"}) for name in ("small", "large")])
+        self.ask("cells")
+        small, large = answers_in("out.jsonl")
+        self.assertEqual(large["answer"], small["answer"])
+        alone = run("cells", "--video", "small.mp4", "--prompt", "Does it turn?", "--max-tokens", TOKENS, "--json")
+        self.assertEqual(small["answer"], json.loads(alone.stdout)["text"])
 
     def test_a_question_is_asked_of_pictures_without_one(self):
         shutil.rmtree(folder / "photos", ignore_errors=True)

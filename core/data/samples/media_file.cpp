@@ -85,7 +85,10 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
 }
 
 MediaFile::MediaFile(std::span<const std::byte> video, const MediaOptions& options)
-    : options_(options), video_(std::make_shared<BytesInMemory>(video, nullptr)) {
+    : MediaFile(std::make_shared<const BytesInMemory>(video, nullptr), options) {}
+
+MediaFile::MediaFile(std::shared_ptr<const RandomAccess> video, const MediaOptions& options)
+    : options_(options), video_(std::move(video)) {
   options_.preparation().require_videos();
   find_times({});
 }

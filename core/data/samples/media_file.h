@@ -42,7 +42,8 @@ class MediaFile {
  public:
   // Finds the frames without decoding them. `span` selects a part of a video or folder. Throws Error(data).
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
-  // Of the content of a video's file, which must outlive it.
+  // A video's file, or its content, which must outlive it.
+  MediaFile(std::shared_ptr<const RandomAccess> video, const MediaOptions& options);
   MediaFile(std::span<const std::byte> video, const MediaOptions& options);
   // The images of one prompt, in their order.
   MediaFile(std::vector<Picture> images, const MediaOptions& options);
