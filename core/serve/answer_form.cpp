@@ -103,7 +103,7 @@ std::shared_ptr<const grammar::Grammar> answer_form_of(const RequestFields& fiel
   };
   const auto find = [&](const char* name, bool asks) -> const Ordered* {
     if (!asks) return nullptr;
-    if (!request) request = ordered(body);
+    if (!request) request = fields.in_order(body);
     return member(*request, name);
   };
   const char* const format_holder = is_response ? "text" : format_field;

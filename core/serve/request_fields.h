@@ -22,10 +22,6 @@ Error wrong_field(const std::string& field, const std::string& what);
 // A value as a message shows it.
 std::string shortened(const nlohmann::json& value);
 
-// A request's body, which is valid JSON, with the keys of objects in their order. Throws Error(usage) where an object
-// has more keys than any of a request's, as looking for one takes long.
-nlohmann::ordered_json ordered(std::string_view body);
-
 // At most `most` tokens. Throws Error(usage) at `where`.
 std::vector<int64_t> tokens_of(const nlohmann::json& list, const std::string& where, int64_t most);
 
@@ -48,6 +44,9 @@ class RequestFields {
   void limit(std::initializer_list<const char*> names, int64_t most) const;
   // Whether the field is there and asks for something.
   bool asks(const char* name) const;
+  // The object with all keys in the order of `body`, of which it was read. Throws Error(usage) where an object within
+  // has more keys than any of a request's, as looking for one takes long.
+  nlohmann::ordered_json in_order(std::string_view body) const;
 
  private:
   std::string place_of(const char* name) const;

@@ -102,7 +102,7 @@ Ordered form_of_call(const Ordered& tools, const std::string& only) {
 
 void read_tools(ChatRequest& request, const RequestFields& fields, std::string_view body, ApiForm form) {
   const bool has_tools = fields.find("tools") != nullptr;
-  const Ordered tools = has_tools ? tools_of(ordered(body), form) : Ordered::array();
+  const Ordered tools = has_tools ? tools_of(fields.in_order(body), form) : Ordered::array();
   const Json* choice = fields.find("tool_choice");
   const Json chosen = choice ? *choice : Json("auto");
   const bool parallel = !fields.find("parallel_tool_calls") || fields.flag("parallel_tool_calls");

@@ -112,6 +112,8 @@ def jpeg(width, height):
 DEEP = b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 BOMB = png(8000, 8000, bytes(8001 * 8000)) # 62 KB
 
+MANY = [{}] * 300_000 # objects, which a parser with callbacks reads in a time of their square
+
 # Bodies of POST /v1/chat/completions, as bytes or as documents, with the status and a part of the answer.
 BODIES = [
     ("nothing", b"", 400, "parse error"), ("an array", b"[]", 400, "no JSON object"), ("cut off", BODY[:-5], 400, "parse error"),
@@ -130,6 +132,7 @@ BODIES = [
     ("the system's turn at the end", {"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]}, 400, "has to be the user's"),
     ("another model's name", chat(model="../../etc/passwd"), 404, "has the model"),
     ("a tool without a name", chat(tools=[{"type": "function"}]), 400, "tools[0]: expected"),
+    ("many objects beside tools", chat(tools=[], x=MANY), 200, "choices"), ("many objects beside a form", chat(response_format={"type": "json_object"}, x=MANY), 200, "choices"),
     ("a tool of 100,000 keys", chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {str(key): 1 for key in range(100000)}}}]), 400, "more than 1024 keys"),
     ("a form of 200,000 keys", chat(response_format={"type": "json_schema", "json_schema": {"name": "f", "schema": {str(key): 1 for key in range(200000)}}}), 400,
      "more than 1024 keys"),
@@ -225,6 +228,8 @@ OTHER_BODIES = [
     (RESPONSES, "a PNG of 50,000 by 50,000", input_image(data_url(png(50_000, 50_000, b""))), 400, "pixels"),
     (RESPONSES, "65 images", item(*[{"type": "input_image", "image_url": data_url(picture())}] * 65), 400, "at most 64 images"),
     ("/tokenize", "a text of eight megabytes", {"prompt": "a" * (8 << 20)}, 400, "bytes of text"), ("/tokenize", "nested deeply", DEEP, 400, "nested more than"),
+    ("/tokenize", "many objects beside tools", {"messages": [{"role": "user", "content": "Hi"}], "tools": [], "x": MANY}, 200, "tokens"),
+    (RESPONSES, "many objects beside a form", response(text={"format": {"type": "json_object"}}, x=MANY), 200, "output_text"),
     ("/tokenize", "a hundred thousand messages", {"messages": [{"role": "user", "content": "a"}] * 100_000}, 400, "at most"),
     ("/tokenize", "a file", {"messages": image("file:///etc/passwd")["messages"]}, 400, "fetches nothing"), ("/tokenize", "half of a surrogate pair", b'{"prompt": "\\ud800"}', 400, "surrogate"),
     ("/tokenize", "a PNG of 64 million pixels", {"messages": image(data_url(BOMB))["messages"]}, 400, "not tokenized"),

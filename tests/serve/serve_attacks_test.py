@@ -3,6 +3,7 @@ request after it as before, and its memory does not grow.
 
 usage: serve_attacks_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
+import os
 import re
 import socket
 import struct
@@ -94,6 +95,19 @@ class Attacks(unittest.TestCase):
         for path in PATHS:
             with self.subTest(path=path):
                 self.assertEqual(self.status_of(get(path.encode())), 404)
+
+    def processor_seconds(self):
+        fields = open(f"/proc/{self.server.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def test_many_objects_take_no_time_of_their_square(self):
+        before = self.processor_seconds()
+        for path, _, body, status, words in [(CHAT, *body) for body in BODIES] + OTHER_BODIES:
+            if isinstance(body, dict) and body.get("x") is MANY:
+                got, text, _ = self.server.send(path, body)
+                self.assertEqual(got, status, text)
+                self.assertIn(words, text)
+        self.assertLess(self.processor_seconds() - before, 60)
 
     def resident(self):
         pages = int(open(f"/proc/{self.server.process.pid}/statm").read().split()[1])
