@@ -60,7 +60,7 @@ Options serve_options() {
 std::string token_of(const ParsedOptions& parsed) {
   const auto file = parsed.value("token-file");
   const char* variable = std::getenv("FVLM_SERVE_TOKEN");
-  std::string token = file ? trimmed(read_file(*file, 4096)) : variable ? variable : "";
+  std::string token = trimmed(file ? read_file(*file, 4096) : variable ? variable : "");
   if (file && token.empty()) throw Error(ErrorKind::usage, "the file of --token-file is empty").at(*file);
   return token;
 }

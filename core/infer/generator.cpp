@@ -140,8 +140,9 @@ int64_t Generator::require_room(const Sample& sample) const {
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
-    throw Error(ErrorKind::data, "{} frames{} and {} tokens leave nothing of the decoder's {} positions", frames,
-                rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens, positions);
+    throw PromptTooLong(ErrorKind::data, "{} frames{} and {} tokens leave nothing of the decoder's {} positions",
+                        frames, rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens,
+                        positions);
   return rows;
 }
 

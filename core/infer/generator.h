@@ -1,5 +1,6 @@
 // Answers of a model directory: frames are encoded as in use, then a GenerationBatch answers the prompts behind them.
 #pragma once
+#include "base/error.h"
 #include "infer/frame_graphs.h"
 #include "infer/generation_batch.h"
 #include "model/execution.h"
@@ -33,6 +34,12 @@ struct Answer {
   std::vector<int64_t> ids;       // new ones, the one that ended it included
   bool ended = false;             // by such a token
   double seconds = 0;             // of its pass, and of encoding its frames and those that are encoded with them
+};
+
+// Of a prompt that leaves no position for an answer.
+class PromptTooLong final : public Error {
+ public:
+  using Error::Error;
 };
 
 // A model that is loaded once and asked as often as wanted.

@@ -24,7 +24,10 @@ const Ordered* member(const Ordered& object, const char* name) {
 // `holds_schema`: the schema is beside the type, as in text.format, and not in an object of its own.
 grammar::Grammar of_format(const Ordered& format, const char* field, bool holds_schema) {
   const Ordered* const type = format.is_object() ? member(format, "type") : nullptr;
-  if (type && *type == "json_object") return grammar::of_json_object();
+  if (type && *type == "json_object") { // with a schema beside it, as llama.cpp has it
+    const Ordered* const schema = member(format, "schema");
+    return schema ? grammar::of_json_schema(*schema) : grammar::of_json_object();
+  }
   if (!type || *type != "json_schema")
     throw wrong_field(field, "expected an object whose type is text, json_object or json_schema");
   const Ordered* const holder = holds_schema ? &format : member(format, "json_schema");

@@ -3,6 +3,7 @@
 #include "base/base64.h"
 #include "base/hash.h"
 #include "data/unicode.h"
+#include "infer/generator.h"
 
 #include <fmt/format.h>
 
@@ -213,16 +214,16 @@ std::string message_of(const Error& error) {
 }
 
 std::string error_json(const Error& error) {
+  const bool is_too_long = dynamic_cast<const infer::PromptTooLong*>(&error) != nullptr;
   return error_json(message_of(error), http_status_of(error) == 400 ? "invalid_request_error" : "server_error",
-                    error.where());
+                    error.where(), is_too_long ? "context_length_exceeded" : "");
 }
 
-std::string error_json(const std::string& message, const char* type, const std::string& parameter) {
-  return dumped({{"error",
-                  {{"message", message},
-                   {"type", type},
-                   {"param", parameter.empty() ? Json() : Json(parameter)},
-                   {"code", nullptr}}}});
+std::string error_json(const std::string& message, const char* type, const std::string& parameter,
+                       const std::string& code) {
+  const auto if_any = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  return dumped(
+      {{"error", {{"message", message}, {"type", type}, {"param", if_any(parameter)}, {"code", if_any(code)}}}});
 }
 
 } // namespace fvlm::serve

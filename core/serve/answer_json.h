@@ -108,7 +108,8 @@ int http_status_of(const Error& error);
 std::string message_of(const Error& error);                  // with its advice
 inline constexpr const char* json_type = "application/json"; // the Content-Type of all of these
 std::string error_json(const Error& error);
-// {"error": {"message", "type", "param"}}
-std::string error_json(const std::string& message, const char* type, const std::string& parameter = "");
+// {"error": {"message", "type", "param", "code"}}
+std::string error_json(const std::string& message, const char* type, const std::string& parameter = "",
+                       const std::string& code = "");
 
 } // namespace fvlm::serve

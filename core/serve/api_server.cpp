@@ -83,6 +83,10 @@ void refuse(HttpResponse& response, int status, const std::string& why, const ch
   response.send(status, json_type, error_json(why, type));
 }
 
+void refuse_model(HttpResponse& response, const char* type, const ApiSettings& settings) {
+  response.send(404, json_type, error_json(known_models(settings), type, "model", "model_not_found"));
+}
+
 void fail(HttpResponse& response, const std::exception& error) {
   log_error("a request failed: {}", error.what());
   refuse(response, 500, "a defect of the server; its log says more", "server_error");
@@ -260,7 +264,7 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (path.starts_with(models_path) && gets) {
     const auto adapter = adapter_of(unescaped(path).substr(models_path.size()));
-    if (!adapter) return refuse(*response, 404, known_models(settings_), "not_found_error");
+    if (!adapter) return refuse_model(*response, "not_found_error", settings_);
     return response->send(200, json_type, model(*adapter).dump());
   }
   if (path == "/version" && gets) return response->send(200, json_type, dumped({{"version", FVLM_VERSION}}));
@@ -319,7 +323,7 @@ std::optional<size_t> ApiServer::adapter_of(const std::string& name) const {
 
 std::optional<size_t> ApiServer::requested_adapter(const ChatRequest& request, HttpResponse& response) const {
   const auto adapter = request.model.empty() ? 0 : adapter_of(request.model);
-  if (!adapter) response.send(404, json_type, error_json(known_models(settings_), "invalid_request_error", "model"));
+  if (!adapter) refuse_model(response, "invalid_request_error", settings_);
   return adapter;
 }
 

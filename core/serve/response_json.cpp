@@ -141,6 +141,7 @@ std::string ResponseJson::end_thoughts(const char* status) {
 
 // Written without a document, since every token is one.
 std::string ResponseJson::piece(int64_t, const std::string& text, bool first, const std::vector<TokenLogprob>& tokens) {
+  if (text.empty() && !message_begun_ && !answer_.calls.empty()) return ""; // the tokens of calls
   std::string events = begin(first) + end_thoughts("completed");
   if (!message_begun_) events += begin_message();
   answer_.text += text;

@@ -45,6 +45,23 @@ TEST(ResponseJson, SaysWhyAStreamBreaks) {
   EXPECT_EQ(events[6]["response"]["id"], events[0]["response"]["id"]);
 }
 
+TEST(ResponseJson, HasNoMessageForTheTokensOfCalls) {
+  ResponseJson json = response();
+  std::string events = json.call(0, {"f", "{}"}, true);
+  events += json.piece(0, "", false, {{"{", -1.5, 0, {}}});
+  events += json.last_piece(0, "tool_calls");
+  for (const Json& each : documents_in(events))
+    EXPECT_EQ(each.value("item", Json{{"type", "function_call"}})["type"], "function_call") << each;
+  const Json last = documents_in(json.end({})).back();
+  EXPECT_EQ(last["response"]["output"].size(), 1U);
+
+  json = response();
+  (void)json.call(0, {"f", "{}"}, true);
+  (void)json.piece(0, "And", false, {});
+  events = json.piece(0, "", false, {{"!", -1.5, 0, {}}});
+  EXPECT_EQ(documents_in(events).back()["logprobs"].size(), 1U) << "of what is said besides";
+}
+
 TEST(ResponseJson, ReplacesWhatIsNoCharacter) {
   ResponseJson json = response();
   std::vector<Json> events = documents_in(json.piece(0, "a\xc3", true, {{"a\xc3", -1.5, 0, {}}}));

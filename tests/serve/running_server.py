@@ -2,6 +2,7 @@
 import base64
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -41,7 +42,7 @@ def make_endless(model):
 class Server:
     def __init__(self, *options, model="gqa", environment=None):
         command = [engine, "serve", folder / model, *([] if "--port" in options else ["--port", 0]), *options]
-        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
         self.log = ""
         while not (found := re.search(r"http://[^ ]*:(\d+)/v1", self.log)):
             line = self.process.stderr.readline()

@@ -110,6 +110,14 @@ class Forms(WithOpenAi, unittest.TestCase):
         settings = {"model": "gqa", "messages": [message or user("Describe it.")], "max_tokens": 600, "temperature": 1}
         return self.client.chat.completions.create(**settings | fields)
 
+    def test_a_schema_beside_the_type_of_any_object(self):
+        """As llama.cpp, Together and Fireworks have it."""
+        with_schema = {"type": "json_object", "schema": Cat.model_json_schema()}
+        Cat.model_validate_json(self.ask(response_format=with_schema, seed=3).choices[0].message.content)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(response_format={"type": "json_object", "schema": {"type": "cat"}})
+        self.assertIn("response_format: the schema", caught.exception.body["message"])
+
     def test_answers_fit_the_schema(self):
         names = set()
         for seed in range(8):

@@ -1,0 +1,51 @@
+"""What requests to `fvlm-engine serve` may say and leave out: messages that end with any role, words that look like marks of pictures, the length of an
+answer that nobody says, the date, large bodies; and the codes of errors.
+
+usage: serve_requests_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import json
+import shutil
+import socket
+import time
+import unittest
+
+from against_oracle import folder, tool
+from running_server import Server, make_endless, picture, user, with_image
+
+
+def setUpModule():
+    for name in ("gqa", "endless"):
+        tool("make-tiny", "model", "gqa", folder / name, "--seed", "1")
+    make_endless("endless")
+
+
+def connection_to(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=1800)
+
+
+class Requests(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--image-size", 28)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+    def test_errors_have_openais_codes(self):
+        for code, path, body in (("context_length_exceeded", "/v1/chat/completions", {"messages": [user("cat " * 5000)]}),
+                                 ("context_length_exceeded", "/v1/embeddings", {"input": "cat " * 5000}),
+                                 ("model_not_found", "/v1/chat/completions", {"messages": [user("Hi")], "model": "gpt"}),
+                                 ("model_not_found", "/v1/models/gpt", None), (None, "/v1/chat/completions", {"messages": []})):
+            self.assertEqual(json.loads(self.server.send(path, body)[1])["error"]["code"], code)
+
+
+class Settings(unittest.TestCase):
+    def test_a_token_in_the_environment_is_trimmed_as_that_of_a_file(self):
+        token = "correct horse"
+        with Server(environment={"FVLM_SERVE_TOKEN": f" {token}\n"}) as server:
+            self.assertEqual(server.send("/metrics", headers={"Authorization": f"Bearer {token}"})[0], 200)
+            self.assertEqual(server.send("/metrics")[0], 401)
+
+
+if __name__ == "__main__":
+    unittest.main()
