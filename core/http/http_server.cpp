@@ -80,7 +80,7 @@ struct HttpServer::State {
   HttpHandler handler;
   WriteRefusal refusal;
   int64_t connections = 0, answering = 0;
-  uint64_t body_bytes = 0; // of requests that are read or answered; while one that does not say is read, the most
+  uint64_t body_bytes = 0; // of requests that are read or held; while one that does not say is read, the most
   bool stopping = false;
   int wake = -1; // an eventfd, since a signal handler may write to one
 
@@ -133,7 +133,8 @@ struct HttpServer::State {
     if (head_error) co_return co_await refuse_unreadable(stream, head_error);
     uint64_t length = parser.content_length().value_or(parser.chunked() ? limits.body_bytes : 0);
     if (body_bytes + length > limits.all_body_bytes) {
-      co_await refuse(stream, http::status::service_unavailable, "too many large requests at a time; try again later");
+      co_await refuse(stream, http::status::service_unavailable, "too many large requests at a time; try again later",
+                      "10");
       co_return false;
     }
     body_bytes += length;
@@ -163,13 +164,15 @@ struct HttpServer::State {
     auto response = std::make_shared<PendingResponse>(io, outbox, refusal);
     ++answering;
     handler(request_of(parser.release()), std::make_shared<PendingResponse::Handle>(response));
-    const bool sent = co_await send(stream, *response, reply);
+    const bool sent = co_await send(stream, *response, reply, length);
     --answering;
     if (!sent) response->abandon();
     co_return sent&& reply.keeps_alive;
   }
 
-  asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, const Reply& reply) {
+  // `length`: of the request's body, in body_bytes until it is released.
+  asio::awaitable<bool> send(beast::tcp_stream& stream, PendingResponse& response, const Reply& reply,
+                             uint64_t& length) {
     const ClientWatch watch(stream.socket(), response.shared_from_this());
     stream.expires_never();
     // An answer that the handler gave at once is sent even if the client has closed its sending direction.
@@ -178,9 +181,13 @@ struct HttpServer::State {
     patience.async_wait([pending = response.shared_from_this()](error_code error) {
       if (!error) pending->give_up();
     });
+    const auto count_body = [&] {
+      if (response.body_is_released_) body_bytes -= std::exchange(length, 0);
+    };
     while (!response.head_) {
       if (response.client_has_left_) co_return false;
       co_await response.changed();
+      count_body();
     }
     patience.cancel();
     const PendingResponse::Head head = std::move(*response.head_);
@@ -198,6 +205,7 @@ struct HttpServer::State {
       while (response.pieces_.empty() && !response.ended_) {
         if (response.client_has_left_) co_return false;
         co_await response.changed();
+        count_body();
       }
       std::string text;
       for (std::string& piece : response.pieces_) text += piece;
@@ -250,10 +258,12 @@ struct HttpServer::State {
     co_return false;
   }
 
-  asio::awaitable<void> refuse(beast::tcp_stream& stream, http::status status, std::string why) {
+  asio::awaitable<void> refuse(beast::tcp_stream& stream, http::status status, std::string why,
+                               std::string retry_after = "") {
     http::response<http::string_body> answer{status, 11};
     HttpRefusal written = refusal(static_cast<int>(status), why);
     answer.set(http::field::content_type, written.content_type);
+    if (!retry_after.empty()) answer.set(http::field::retry_after, retry_after);
     answer.body() = std::move(written.body);
     answer.keep_alive(false);
     answer.prepare_payload();

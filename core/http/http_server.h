@@ -17,7 +17,7 @@ struct HttpRequest {
 
 struct HttpLimits {
   uint64_t body_bytes = uint64_t{32} << 20;
-  uint64_t all_body_bytes = uint64_t{512} << 20; // of requests that are read or answered, together
+  uint64_t all_body_bytes = uint64_t{512} << 20; // of requests that are read or whose bodies are held, together
   uint32_t header_bytes = 16 << 10;
   int64_t connections = 1024;
   std::chrono::seconds idle{60};        // to send a request, to wait between two, and to read what was sent
@@ -38,6 +38,8 @@ class HttpResponse {
   virtual void write(std::string piece) = 0;
   virtual void end() = 0;
 
+  // The handler no longer holds the request's body, which then stops counting towards all_body_bytes.
+  virtual void release_body() = 0;
   // Whether the client has closed its connection, so that nothing needs to be sent any more.
   virtual bool is_abandoned() const = 0;
 

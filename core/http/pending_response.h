@@ -82,6 +82,9 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
     finished_ = true;
     hand_over([](auto& to) { to.ended_ = true; });
   }
+  void release_body() override {
+    if (!released_.exchange(true)) hand_over([](auto& to) { to.body_is_released_ = true; });
+  }
   bool is_abandoned() const override { return abandoned_; }
 
   void refuse(int status, const std::string& why) {
@@ -111,7 +114,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   }
   std::optional<Head> head_;
   std::deque<std::string> pieces_;
-  bool ended_ = false, client_has_left_ = false;
+  bool ended_ = false, client_has_left_ = false, body_is_released_ = false;
 
   // The handler's end. When the last copy is dropped without an answer, that is the answer.
   class Handle final : public HttpResponse {
@@ -138,6 +141,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
     }
     void write(std::string piece) override { to_->write(std::move(piece)); }
     void end() override { to_->end(); }
+    void release_body() override { to_->release_body(); }
     bool is_abandoned() const override { return to_->is_abandoned(); }
 
    private:
@@ -160,7 +164,7 @@ class PendingResponse final : public HttpResponse, public std::enable_shared_fro
   Outbox& outbox_;
   const WriteRefusal& refusal_;
   boost::asio::steady_timer changed_;
-  std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false};
+  std::atomic<bool> abandoned_{false}, finished_{false}, begun_{false}, released_{false};
 };
 
 } // namespace fvlm

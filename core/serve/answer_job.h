@@ -19,6 +19,7 @@ namespace fvlm::serve {
 class AnswerListener {
  public:
   virtual ~AnswerListener() = default;
+  virtual void release_files() {}                         // the request's pictures are decoded, and its text written
   virtual void show_attention(const FrameAttention&) {}   // before any text, if the request asks for it
   virtual void add_token(int64_t, const TokenLogprob&) {} // before its text, if the request asks for log-probabilities
   virtual void add_thoughts(int64_t, const std::string&) {} // before its text

@@ -159,6 +159,7 @@ class Conversation {
     response_->write(documents_->failure(error));
     response_->end();
   }
+  void release_files() { response_->release_body(); }
   bool is_abandoned() const { return failed_ || response_->is_abandoned(); }
 
  private:
@@ -197,6 +198,7 @@ class PromptAnswers final : public AnswerListener {
   void end_answer(int64_t answer, const char* finish) override { to_->end_answer(first_ + answer, finish); }
   void complete(const Usage& usage) override { to_->complete(usage); }
   void fail(const Error& error) override { to_->fail(error); }
+  void release_files() override { to_->release_files(); }
   bool is_abandoned() const override { return to_->is_abandoned(); }
 
  private:

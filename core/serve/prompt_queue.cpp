@@ -115,8 +115,9 @@ bool PromptQueue::write(AnswerJob& job) const {
   try {
     job.prompt = prompts_.write(job.request);
     job.usage.prompt = generator_.require_room(job.prompt.sample);
-    job.request.images.clear(); // the files are not needed any more
+    std::vector<std::string>().swap(job.request.images); // the files are not needed any more
     if (job.request.video) job.request.video->source.reset();
+    job.listener->release_files();
     return true;
   } catch (const Error& error) {
     finish_(job, &error);

@@ -40,6 +40,23 @@ class Requests(unittest.TestCase):
 
 
 class Settings(unittest.TestCase):
+    def test_the_body_of_a_request_counts_until_it_is_read(self):
+        mebibyte = 1 << 20
+        with Server("--image-size", 28, "--body-limit", 512, model="endless") as server:
+            body = json.dumps({"messages": [user("Hi")], "ignore_eos": True, "stream": True, "n": 8}).encode()
+            body = body[:-1] + b', "user": "' + b"x" * (200 * mebibyte) + b'"}'
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+            with connection_to(server) as client, connection_to(server) as other:
+                client.sendall(head % len(body) + b"\r\n" + body)
+                self.assertIn(b" 200 ", client.recv(65536)) # its answer has begun, and goes on
+                other.sendall(head % (400 * mebibyte) + b"Expect: 100-continue\r\n\r\n")
+                self.assertIn(b" 100 ", other.recv(100))
+                with connection_to(server) as third:
+                    third.sendall(head % (400 * mebibyte) + b"\r\n")
+                    refused = third.recv(65536)
+                    self.assertIn(b" 503 ", refused)
+                    self.assertIn(b"\r\nretry-after: ", refused.lower())
+
     def test_a_token_in_the_environment_is_trimmed_as_that_of_a_file(self):
         token = "correct horse"
         with Server(environment={"FVLM_SERVE_TOKEN": f" {token}\n"}) as server:
