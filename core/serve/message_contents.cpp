@@ -74,9 +74,6 @@ void Contents::add_messages(const Json& messages, const std::string& where) {
   if (std::ssize(messages) > limits_.most_messages)
     throw wrong_field(where, fmt::format("a request has at most {} messages", limits_.most_messages));
   for (size_t i = 0; i < messages.size(); ++i) add_message(messages[i], i == 0, fmt::format("{}[{}]", where, i));
-  const std::string last = request_.turns.empty() ? "" : request_.turns.back().role;
-  if (last != "user" && last != "tool")
-    throw wrong_field(where, "the last message has to be the user's, or what a tool returned");
 }
 
 void Contents::add_items(const Json& items, const std::string& where) {

@@ -31,6 +31,21 @@ class Requests(unittest.TestCase):
     def tearDownClass(cls):
         assert cls.server.stop() == 0, cls.server.log
 
+    def written(self, *messages):
+        """What the model reads."""
+        tokens = json.loads(self.server.send("/tokenize", {"messages": list(messages)})[1])["tokens"]
+        return json.loads(self.server.send("/detokenize", {"tokens": tokens})[1])["prompt"]
+
+    def test_follow_whichever_message_is_the_last(self):
+        system, said, asks = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "It is"}, "<|im_start|>assistant\n"
+        self.assertEqual(self.written(system), "<|im_start|>system\nBe brief.<|im_end|>\n" + asks)
+        self.assertEqual(self.written(said), self.written(user("x")).replace("user\nx", "assistant\nIt is"))
+        self.assertTrue(self.written(user("What?"), said).endswith("user\nWhat?<|im_end|>\n<|im_start|>assistant\nIt is<|im_end|>\n" + asks))
+        self.assertTrue(self.written(user("What?"), system).endswith("<|im_start|>system\nBe brief.<|im_end|>\n" + asks))
+        for messages in ([system], [said], [user("What?"), said], [user("What?"), system]):
+            status, text, _ = self.server.send("/v1/chat/completions", {"messages": messages, "max_tokens": 2})
+            self.assertEqual(status, 200, text)
+
     def test_errors_have_openais_codes(self):
         for code, path, body in (("context_length_exceeded", "/v1/chat/completions", {"messages": [user("cat " * 5000)]}),
                                  ("context_length_exceeded", "/v1/embeddings", {"input": "cat " * 5000}),
