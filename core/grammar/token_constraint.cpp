@@ -83,27 +83,29 @@ std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const To
   return texts;
 }
 
-TokenConstraint::TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface)
-    : texts_(std::move(texts)), state_(texts_->begin()), preface_(std::move(preface)),
+TokenConstraint::TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface, std::optional<int64_t> call)
+    : texts_(std::move(texts)), state_(texts_->begin()), preface_(std::move(preface)), call_(call),
       place_(preface_.is_open ? Place::preface
              : preface_.begin ? Place::begin
-                              : Place::text) {}
+                              : Place::behind) {}
 
 const std::vector<bool>& TokenConstraint::allowed() {
-  if (place_ == Place::text) return texts_->allowed(state_);
-  if (place_ == Place::preface) {
+  if (place_ == Place::text || (place_ == Place::behind && !call_)) return texts_->allowed(state_);
+  if (place_ == Place::preface || place_ == Place::call) {
     allowed_.assign(static_cast<size_t>(texts_->tokens()), true);
   } else {
     allowed_ = texts_->allowed(state_);
-    allowed_[static_cast<size_t>(*preface_.begin)] = true;
+    if (place_ == Place::begin) allowed_[static_cast<size_t>(*preface_.begin)] = true;
+    if (call_) allowed_[static_cast<size_t>(*call_)] = true;
   }
   return allowed_;
 }
 
 std::pair<int64_t, Automaton::State> TokenConstraint::place() const {
-  constexpr Automaton::State in_preface = Automaton::none - 1, before_preface = in_preface - 1;
-  if (place_ == Place::text) return {texts_->number(), state_};
-  return {texts_->number(), place_ == Place::preface ? in_preface : before_preface};
+  if (place_ == Place::text || (place_ == Place::behind && !call_)) return {texts_->number(), state_};
+  // The same texts may be those of answers that may call tools, and of others.
+  const int behind_none = 1 + 2 * static_cast<int>(place_) + (call_ ? 1 : 0);
+  return {texts_->number(), Automaton::none - behind_none};
 }
 
 bool TokenConstraint::is_over() {
@@ -120,16 +122,23 @@ void TokenConstraint::advance_preface(int64_t token) {
     preface_end_.erase(0, preface_end_.size() - kept);
     return;
   }
-  place_ = Place::text;
+  place_ = Place::behind;
   if (at == std::string::npos) return;
   const size_t begin = preface_end_.find_first_not_of(" \t\r\n", at + preface_.end_text.size());
-  if (begin != std::string::npos) state_ = texts_->next(state_, std::string_view(preface_end_).substr(begin));
+  if (begin == std::string::npos) return;
+  place_ = Place::text;
+  state_ = texts_->next(state_, std::string_view(preface_end_).substr(begin));
 }
 
 void TokenConstraint::advance(int64_t token) {
+  if (place_ == Place::call) return;
   if (place_ == Place::preface) return advance_preface(token);
   if (place_ == Place::begin && token == preface_.begin) {
     place_ = Place::preface;
+    return;
+  }
+  if (place_ != Place::text && token == call_) {
+    place_ = Place::call;
     return;
   }
   place_ = Place::text;

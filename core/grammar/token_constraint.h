@@ -85,12 +85,14 @@ struct Preface {
 // One text.
 class TokenConstraint {
  public:
-  explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface = {});
+  // `call`: a token that may begin the text in place of one of the grammar; behind it anything may follow.
+  explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface = {},
+                           std::optional<int64_t> call = {});
 
   // By id, whether the token may follow.
   const std::vector<bool>& allowed();
   // Whether the text may end here.
-  bool is_whole() const { return place_ != Place::preface && texts_->accepts(state_); }
+  bool is_whole() const { return place_ == Place::call || (place_ != Place::preface && texts_->accepts(state_)); }
   // What may follow the text is the same where this is.
   std::pair<int64_t, Automaton::State> place() const;
   // Whether nothing may follow.
@@ -99,11 +101,12 @@ class TokenConstraint {
   void advance(int64_t token);
 
  private:
-  enum class Place { begin, preface, text };
+  enum class Place { begin, preface, behind, text, call }; // behind: the preface
   void advance_preface(int64_t token);
   std::shared_ptr<ConstrainedTexts> texts_;
   Automaton::State state_;
   Preface preface_;
+  std::optional<int64_t> call_;
   Place place_;
   std::string preface_end_;   // the last bytes of the preface, which may become `end_text`
   std::vector<bool> allowed_; // before the text

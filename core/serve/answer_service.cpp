@@ -260,7 +260,8 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
       if (request.form)
         prompt.constraint = std::make_shared<grammar::TokenConstraint>(recent_texts_.of(token_table_, request.form),
-                                                                       prompts_.preface_of(job->prompt.thinking));
+                                                                       prompts_.preface_of(job->prompt.thinking),
+                                                                       job->prompt.call_begin);
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);

@@ -197,11 +197,20 @@ std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<
                 request.tools ? "tools" : "messages")
         .at(request.tools ? "tools" : "messages")
         .advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
+  if (request.form && request.tools && !request.tools->only) written.call_begin = call_begin(*written.tool_calls);
   const nlohmann::json variables = variables_of(request, chat.thinking_switch());
   std::vector<TokenId> tokens =
       chat.prompt(turns, system, {.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables});
   written.thinking = chat.thinking_behind(tokens);
   return tokens;
+}
+
+TokenId PromptWriter::call_begin(const ToolCallForm& form) const {
+  if (const auto token = tokenizer_.added_id(form.begin)) return *token;
+  throw Error(ErrorKind::usage, "tools: beside a form of the answer (response_format, in /v1/responses text.format, or "
+                                "structured_outputs) a call has to begin with one token, and this model's do not")
+      .at("tools")
+      .advise("leave the form out, or set tool_choice to \"none\" or \"required\"");
 }
 
 grammar::Preface PromptWriter::preface_of(const Thinking& thinking) const {

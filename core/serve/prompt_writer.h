@@ -31,6 +31,7 @@ struct WrittenPrompt {
   // PromptWriter.
   std::vector<std::string> frame_keys;
   const ToolCallForm* tool_calls = nullptr; // of a request with tools: how its answer calls them
+  std::optional<TokenId> call_begin;        // the token that begins a call, where the answer is one or has a form
   Thinking thinking;                        // of a chat
   // Of a prompt that opens its answer.
   std::string echo;
@@ -71,6 +72,7 @@ class PromptWriter {
   at::Tensor in_memory(const std::vector<float>& pixels) const; // as frames
   void require_known(std::span<const TokenId> tokens, const char* field) const;
   std::vector<TokenId> prompt(const ChatRequest& request, std::span<const Turn> turns, WrittenPrompt& written) const;
+  TokenId call_begin(const ToolCallForm& form) const;
   std::vector<TokenId> enclosed(std::vector<TokenId> text) const; // as the tokenizer does by itself
   std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 

@@ -152,6 +152,37 @@ TEST(TokenConstraint, BeginsBehindItsPreface) {
   EXPECT_EQ(without.allowed(), texts->allowed(texts->begin())) << "no token begins it";
 }
 
+TEST(TokenConstraint, MayBeACallInPlaceOfAText) {
+  const auto texts = std::make_shared<ConstrainedTexts>(table(), example());
+  const int64_t begin = 0, end = 1, brace = 2, call = 25; // tokens that no text has, and {"
+  const auto all = std::ssize(vocabulary());
+  const auto count = [](const std::vector<bool>& allowed) { return std::ranges::count(allowed, true); };
+
+  TokenConstraint called(texts, {}, call), said(texts, {}, call);
+  EXPECT_EQ(count(called.allowed()), count(texts->allowed(texts->begin())) + 1);
+  EXPECT_TRUE(called.allowed()[static_cast<size_t>(call)]);
+  EXPECT_FALSE(called.is_whole());
+  EXPECT_NE(called.place(), TokenConstraint(texts).place()) << "others of the same form call nothing";
+  called.advance(call);
+  EXPECT_EQ(count(called.allowed()), all);
+  EXPECT_TRUE(called.is_whole()) << "the answer may end behind a call";
+  for (const int64_t token : {brace, call, end}) called.advance(token);
+  EXPECT_EQ(count(called.allowed()), all);
+  said.advance(brace);
+  EXPECT_FALSE(said.allowed()[static_cast<size_t>(call)]) << "only at the beginning";
+  EXPECT_EQ(said.place(), (std::pair{texts->number(), texts->next(texts->begin(), brace)}));
+
+  TokenConstraint thought(texts, {begin, end, "</end>"}, call);
+  EXPECT_EQ(count(thought.allowed()), count(texts->allowed(texts->begin())) + 2);
+  const auto before = thought.place();
+  for (const int64_t token : {begin, call, end}) thought.advance(token);
+  EXPECT_EQ(count(thought.allowed()), count(texts->allowed(texts->begin())) + 1) << "thoughts do not begin again";
+  EXPECT_NE(thought.place(), before);
+  EXPECT_FALSE(thought.is_whole());
+  thought.advance(call);
+  EXPECT_TRUE(thought.is_whole());
+}
+
 // A token may end the preface and begin the text.
 TEST(TokenConstraint, TakesWhatATokenHasBehindThePreface) {
   const std::vector<std::string> tokens = {"</end>\n", "</end> [", "[", "]", "</end>x"};

@@ -3,6 +3,7 @@ OpenAI's forms; what has to be a call is one, whatever the model is.
 
 usage: serve_tools_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels or openai are missing."""
 import json
+import shutil
 import sys
 import unittest
 from pathlib import Path
@@ -25,7 +26,8 @@ TOOL = {"type": "function", "function": {"name": "forecast", "description": "The
 OTHER = {"type": "function", "function": {"name": "now"}}
 CALLS = [{"city": "Oslo", "days": 3}, {"city": "Rome", "days": 1}]
 SYSTEM = {"role": "system", "content": "Help."}
-ASKED, RETURNED, SAID = "Oslo and Rome?", "rain", "Take a coat."
+ASKED, RETURNED, SAID = "Oslo and Rome?", "rain", '{"wear":"a coat"}'
+FORM = {"type": "json_schema", "json_schema": {"name": "advice", "schema": {"type": "object", "properties": {"wear": {"type": "string"}}, "required": ["wear"]}}}
 
 
 def call(number, arguments):
@@ -37,7 +39,7 @@ def setUpModule():
     begun = [SYSTEM, {"role": "user", "content": ASKED}, {"role": "assistant", "tool_calls": calls}]
     returned = [{"role": "tool", "tool_call_id": one["id"], "content": RETURNED} for one in calls]
     talks = [{"messages": begun, "tools": [TOOL]}, {"messages": [*begun, *returned, {"role": "assistant", "content": SAID}], "tools": [TOOL]}]
-    train_on(talks, tokenizer(), TEMPLATE.read_text())
+    train_on(talks, tokenizer(261, ["<tool_call>", "</tool_call>"]), TEMPLATE.read_text(), 261)
 
 
 class Tools(WithOpenAi, unittest.TestCase):
@@ -62,6 +64,30 @@ class Tools(WithOpenAi, unittest.TestCase):
         returned = [{"role": "tool", "tool_call_id": one.id, "content": RETURNED} for one in message.tool_calls]
         choice = self.ask(message.model_dump(exclude_none=True), *returned).choices[0]
         self.assertEqual((choice.finish_reason, choice.message.content, choice.message.tool_calls), ("stop", SAID, None))
+
+    def test_beside_a_form(self):
+        """The answer is a call, or a text of the form."""
+        for form in ({"response_format": FORM}, {"extra_body": {"structured_outputs": {"choice": [SAID, "Nothing."]}}}):
+            choice = self.ask(**form).choices[0]
+            self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
+            self.assertEqual([json.loads(one.function.arguments) for one in choice.message.tool_calls], CALLS)
+            returned = [{"role": "tool", "tool_call_id": one.id, "content": RETURNED} for one in choice.message.tool_calls]
+            choice = self.ask(choice.message.model_dump(exclude_none=True), *returned, **form).choices[0]
+            self.assertEqual((choice.finish_reason, choice.message.content, choice.message.tool_calls), ("stop", SAID, None))
+        for seed in range(4): # whatever it draws
+            choice = self.ask(response_format=FORM, temperature=3, seed=seed, max_tokens=60).choices[0]
+            if not choice.message.tool_calls and choice.finish_reason == "stop" and "<tool_call>" not in choice.message.content:
+                self.assertEqual(list(json.loads(choice.message.content)), ["wear"])
+        without = self.ask(response_format=FORM, tool_choice="none").choices[0].message
+        self.assertIsNone(without.tool_calls)
+        flat = {"type": "function"} | TOOL["function"]
+        request = {"model": "run", "instructions": SYSTEM["content"], "tools": [flat], "temperature": 0, "max_output_tokens": 300, "input": [{"role": "user", "content": ASKED}],
+                   "text": {"format": {"type": "json_schema", "name": "advice", "schema": FORM["json_schema"]["schema"]}}}
+        self.assertEqual([json.loads(item.arguments) for item in self.client.responses.create(**request).output], CALLS)
+        logprobs = {"include": ["message.output_text.logprobs"]}
+        with self.client.responses.stream(**request, **logprobs) as stream:
+            added = [event.item.type for event in stream if event.type == "response.output_item.added"]
+            self.assertEqual(added, [item.type for item in stream.get_final_response().output])
 
     def test_one_at_a_time(self):
         choice = self.ask(parallel_tool_calls=False).choices[0]
@@ -145,6 +171,18 @@ class Tools(WithOpenAi, unittest.TestCase):
             status, text, _ = server.send("/v1/chat/completions", {"messages": [user(ASKED)], "tools": [TOOL]})
         self.assertEqual(status, 400)
         self.assertIn("chat template calls no tools", json.loads(text)["error"]["message"])
+
+    def test_calls_of_several_tokens_do_not_go_with_a_form(self):
+        several = folder / "several"
+        shutil.copytree(folder / "run", several)
+        for file in several.rglob("tokenizer.json"):
+            file.write_text(tokenizer(261))
+        with Server(model="several") as server:
+            for fields, expected in (({"response_format": FORM}, 400), ({}, 200), ({"response_format": FORM, "tool_choice": "required"}, 400), ({"response_format": FORM, "tool_choice": "none"}, 200)):
+                status, text, _ = server.send("/v1/chat/completions", {"messages": [user(ASKED)], "tools": [TOOL], "max_tokens": 3} | fields)
+                self.assertEqual(status, expected, text)
+                if "tool_choice" not in fields and fields:
+                    self.assertIn("tools: beside a form of the answer (response_format", json.loads(text)["error"]["message"])
 
 
 if __name__ == "__main__":
