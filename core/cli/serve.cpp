@@ -41,7 +41,9 @@ Options serve_options() {
                       "for all")
       .value("name", "NAME", "the model's name for clients; default: that of its folder")
       .value("token-file", "FILE", "clients must present the token in this file; default: that in FVLM_SERVE_TOKEN")
-      .value("max-tokens", "N", "tokens of an answer whose request sets no max_tokens; default 512")
+      .value("max-tokens", "N",
+             "tokens of an answer whose request sets no max_tokens; default: what --cache-rows has room for behind its "
+             "prompt, 512 at least")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("sequences", "N",
@@ -97,7 +99,7 @@ int serve_model(Arguments arguments) {
   limits.sequences = parsed->integer_or("sequences", limits.sequences, 1);
   limits.prefill_rows = parsed->integer_or("prefill-rows", limits.prefill_rows, 1);
   limits.draft_tokens = draft_tokens_of(*parsed);
-  limits.max_tokens = parsed->integer_or("max-tokens", limits.max_tokens, 1);
+  if (parsed->value("max-tokens")) limits.max_tokens = parsed->integer_or("max-tokens", 0, 1);
   const int64_t port = parsed->integer_or("port", 8000);
   if (port < 0 || port > 65535) throw Error(ErrorKind::usage, "--port: {} is no port", port);
   RequestGuard guard(parsed->values("allow-host"), parsed->values("allow-origin"));
@@ -127,14 +129,15 @@ int serve_model(Arguments arguments) {
   // Where frames are cells, max_frames of a run counts these, and clients count frames.
   if (has_cells)
     video_frames = preparation.processor()->video ? parsed->integer_or("frames", MediaOptions().max_frames, 1) : 0;
-  requests.most_tokens = std::max(requests.most_tokens, limits.max_tokens);
+  const int64_t positions = model.generator.config().decoder.max_position_embeddings,
+                usual_tokens = limits.max_tokens.value_or(std::min(serve::usual_tokens(limits, 0), positions));
+  requests.most_tokens = std::max({requests.most_tokens, positions, usual_tokens});
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);
   serve::ApiServer api(service, model.prompts,
-                       {name, adapters, token, requests, limits.max_tokens, model.generator.has_attention(),
-                        video_frames, preparation.has_own_videos() && video_frames > 0,
-                        model.generator.config().decoder.max_position_embeddings,
+                       {name, adapters, token, requests, usual_tokens, model.generator.has_attention(), video_frames,
+                        preparation.has_own_videos() && video_frames > 0, positions,
                         model.generator.config().decoder.hidden_size},
                        std::move(guard));
   handler = &api;

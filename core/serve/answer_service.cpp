@@ -45,6 +45,11 @@ int64_t prompt_threads() {
   return std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1, 8);
 }
 
+int64_t usual_tokens(const ServiceLimits& limits, int64_t prompt_rows) {
+  constexpr int64_t least = 512;
+  return limits.max_tokens.value_or(std::max(least, limits.cache_rows - prompt_rows));
+}
+
 AnswerService::AnswerService(infer::Generator& generator, const Tokenizer& tokenizer, const PromptWriter& prompts,
                              const ServiceLimits& limits, Start start)
     : generator_(generator), tokenizer_(tokenizer), prompts_(prompts), limits_(limits),
@@ -249,7 +254,7 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   if (!job->request.attention) job->prompt.sample = {};
   if (!batch_) begin_batch();
   const ChatRequest& request = job->request;
-  const int64_t usual = std::max(limits_.max_tokens, request.stop_rules.min_tokens),
+  const int64_t usual = std::max(usual_tokens(limits_, job->usage.prompt), request.stop_rules.min_tokens),
                 wanted = request.embedding ? 1 : std::max<int64_t>(1, request.max_tokens.value_or(usual));
   prompt.max_tokens = std::min(prompt.max_tokens, wanted);
   prompt.sampling = request.sampling;

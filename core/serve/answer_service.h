@@ -22,8 +22,12 @@ struct ServiceLimits {
   int64_t sequences = infer::BatchOptions().max_sequences; // answers at once where the decoder carries states
   int64_t prefill_rows = 0;                                // see infer::BatchOptions
   int64_t draft_tokens = 0;                                // the same
-  int64_t max_tokens = 512;                                // of an answer whose request sets none
+  std::optional<int64_t> max_tokens;                       // of an answer whose request sets none; see usual_tokens()
 };
+
+// Tokens of an answer, behind a prompt of so many rows, whose request sets none: by default as many as the cache has
+// room for besides, so that it need not grow, but 512 at least. The model's positions end it in any case.
+int64_t usual_tokens(const ServiceLimits& limits, int64_t prompt_rows);
 
 // Threads that decode images and tokenize texts, and as many that parse requests: a half of the cores, at most 8.
 int64_t prompt_threads();

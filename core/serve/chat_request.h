@@ -20,7 +20,7 @@
 namespace fvlm::serve {
 
 struct RequestLimits {
-  int64_t most_tokens = 4096; // of an answer
+  int64_t most_tokens = 4096; // of an answer, or the model's positions where these are more
   int64_t most_images = 64;
   int64_t most_answers = 8; // n
   // What it takes to read the pictures and texts of a request, which holds up the answers of others.

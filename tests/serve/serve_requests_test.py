@@ -55,6 +55,25 @@ class Requests(unittest.TestCase):
 
 
 class Settings(unittest.TestCase):
+    def test_a_request_that_says_nothing_gets_what_the_cache_has_room_for(self):
+        rows, least, positions = 704, 512, 8192
+        with Server("--image-size", 28, "--cache-rows", rows, model="endless") as server:
+            def answered(text, **fields):
+                status, body, _ = server.send("/v1/chat/completions", {"messages": [user(text)]} | fields)
+                self.assertEqual(status, 200, body)
+                document = json.loads(body)
+                self.assertEqual(document["choices"][0]["finish_reason"], "stop" if "stop_token_ids" in fields else "length")
+                return document["usage"]
+            usage = answered("Hi")
+            self.assertEqual(usage["prompt_tokens"] + usage["completion_tokens"], rows)
+            self.assertEqual(server.metrics()["cache_pages"] * 16, rows, "it has not grown")
+            self.assertEqual(answered("a" * (rows - least))["completion_tokens"], least)
+            answered("Hi", max_tokens=positions, stop_token_ids=list(range(3, 259)))
+            status, text, _ = server.send("/v1/chat/completions", {"messages": [user("Hi")], "max_tokens": positions + 1})
+            self.assertEqual(status, 400, text)
+            limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
+            self.assertEqual((limits["usual_tokens"], limits["max_tokens"]), (rows, positions))
+
     def test_the_body_of_a_request_counts_until_it_is_read(self):
         mebibyte = 1 << 20
         with Server("--image-size", 28, "--body-limit", 512, model="endless") as server:
