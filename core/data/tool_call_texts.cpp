@@ -31,6 +31,16 @@ std::string dumped(const Json& arguments) {
   return arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// The function of this name among those that may be called; null: none is known.
+const nlohmann::json* function_of(const nlohmann::json* tools, std::string_view name) {
+  if (!tools || !tools->is_array()) return nullptr;
+  for (const nlohmann::json& each : *tools) {
+    const nlohmann::json& function = each.is_object() && each.contains("function") ? each["function"] : each;
+    if (function.is_object() && function.value("name", nlohmann::json()) == name) return &function;
+  }
+  return nullptr;
+}
+
 std::optional<ToolCall> call_of(const Json& object) {
   const auto name = object.is_object() ? object.find("name") : object.end();
   if (!object.is_object() || name == object.end() || !name->is_string() || name->get<std::string>().empty()) return {};
@@ -42,29 +52,66 @@ std::optional<ToolCall> call_of(const Json& object) {
   return ToolCall{name->get<std::string>(), dumped(arguments)};
 }
 
-// Whether the tool's schema says that a parameter is a text.
-bool is_text(const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
-  if (!tools || !tools->is_array()) return false;
-  for (const nlohmann::json& each : *tools) {
-    const nlohmann::json& function = each.is_object() && each.contains("function") ? each["function"] : each;
-    if (!function.is_object() || function.value("name", nlohmann::json()) != tool) continue;
-    const nlohmann::json parameters = function.value("parameters", nlohmann::json()),
-                         properties =
-                             parameters.is_object() ? parameters.value("properties", nlohmann::json()) : parameters,
-                         own = properties.is_object() ? properties.value(parameter, nlohmann::json()) : properties;
-    return own.is_object() && own.value("type", nlohmann::json()) == "string";
-  }
-  return false;
+// JSON Schema's names of the types that a value has.
+std::vector<std::string_view> types_of(const nlohmann::json& value) {
+  if (value.is_number_integer()) return {"integer", "number"};
+  if (value.is_null()) return {"null"};
+  return {value.type_name()};
 }
 
-// A value without quotes: of the type that it looks like, unless the tool says that it is a text.
+// The types that the parameters of a tool say that their values may have.
+class ParameterTypes {
+ public:
+  explicit ParameterTypes(const nlohmann::json& parameters) : parameters_(parameters) {}
+
+  bool admit(const nlohmann::json& schema, const std::vector<std::string_view>& types) {
+    if (!schema.is_object() || --left_ < 0) return false;
+    if (const auto reference = schema.find("$ref"); reference != schema.end())
+      if (const nlohmann::json* const target = target_of(*reference)) return admit(*target, types);
+    for (const char* list : {"anyOf", "oneOf", "allOf"})
+      if (const auto branches = schema.find(list); branches != schema.end() && branches->is_array())
+        return std::ranges::any_of(*branches, [&](const auto& branch) { return admit(branch, types); });
+    const auto has = [&](const nlohmann::json& type) { return std::ranges::find(types, type) != types.end(); };
+    if (const auto type = schema.find("type"); type != schema.end())
+      return type->is_array() ? std::ranges::any_of(*type, has) : has(*type);
+    const auto values = schema.find("enum");
+    return values != schema.end() && values->is_array() &&
+           std::ranges::any_of(*values, [&](const auto& value) { return std::ranges::any_of(types_of(value), has); });
+  }
+
+ private:
+  const nlohmann::json* target_of(const nlohmann::json& reference) const {
+    if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with("#/")) return nullptr;
+    try {
+      return &parameters_.at(nlohmann::json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
+    } catch (const nlohmann::json::exception&) { // there is no such place
+      return nullptr;
+    }
+  }
+
+  const nlohmann::json& parameters_;
+  int left_ = 1000; // schemas to look at, which may refer to themselves
+};
+
+// Whether the tool's schema says that a parameter is a text, where its value looks like this one.
+bool is_text(const Json& value, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
+  const nlohmann::json* const function = function_of(tools, tool);
+  if (!function) return false;
+  const nlohmann::json parameters = function->value("parameters", nlohmann::json()),
+                       properties =
+                           parameters.is_object() ? parameters.value("properties", nlohmann::json()) : parameters,
+                       own = properties.is_object() ? properties.value(parameter, nlohmann::json()) : properties;
+  return ParameterTypes(parameters).admit(own, {"string"}) &&
+         (value.is_string() || !ParameterTypes(parameters).admit(own, types_of(value)));
+}
+
+// A value without quotes: of the type that it looks like, unless the tool says that it is a text and none such.
 Json value_of(std::string_view text, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
-  if (is_text(tools, tool, parameter)) return text;
   const std::string_view bare = stripped(text);
-  if (bare == "True" || bare == "False") return bare == "True";
-  if (bare == "None") return nullptr;
-  Json value = parsed(bare);
-  return value.is_discarded() ? Json(text) : value;
+  const bool is_word = bare == "True" || bare == "False";
+  Json value = is_word ? Json(bare == "True") : bare == "None" ? Json(nullptr) : parsed(bare);
+  if (value.is_discarded()) value = text;
+  return is_text(value, tools, tool, parameter) ? Json(text) : value;
 }
 
 // Takes what stands between two marks, which have to come next but for white space.
@@ -229,28 +276,40 @@ class Literals {
   std::string_view text_;
 };
 
-} // namespace
+// An object with a name is an answer, too, where no tag says that it is a call.
+bool is_call_without_tag(const Json& object, const nlohmann::json* tools) {
+  const auto name = object.find("name");
+  return (object.contains("arguments") || object.contains("parameters")) &&
+         (!tools || (name->is_string() && function_of(tools, name->get_ref<const std::string&>())));
+}
 
-ToolCalls read_json_calls(std::string_view text, const nlohmann::json*) {
+ToolCalls read_objects(std::string_view text, bool has_tag, const nlohmann::json* tools) {
   const Json found = parsed(stripped(text));
   std::vector<ToolCall> calls;
   for (const Json& each : found.is_array() ? found : Json::array({found})) {
     auto call = call_of(each);
-    if (!call) return {};
+    if (!call || (!has_tag && !is_call_without_tag(each, tools))) return {};
     calls.push_back(*std::move(call));
   }
   if (calls.empty()) return {};
   return calls;
 }
 
+} // namespace
+
+ToolCalls read_json_calls(std::string_view text, const nlohmann::json* tools) {
+  return read_objects(text, true, tools);
+}
+
 ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools) {
   constexpr std::string_view tag = "<|python_tag|>";
   text = stripped(text);
-  if (text.starts_with(tag)) text.remove_prefix(tag.size());
+  const bool has_tag = text.starts_with(tag);
+  if (has_tag) text.remove_prefix(tag.size());
   std::vector<ToolCall> all; // with semicolons between
   for (const std::string& each : split(text, ';')) {
-    auto calls = read_json_calls(each, tools);
-    if (!calls) return read_json_calls(text, tools);
+    auto calls = read_objects(each, has_tag, tools);
+    if (!calls) return read_objects(text, has_tag, tools);
     all.insert(all.end(), calls->begin(), calls->end());
   }
   return all;

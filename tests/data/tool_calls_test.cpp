@@ -128,6 +128,66 @@ TEST(ToolCalls, ValuesHaveTheTypesOfTheTool) {
   EXPECT_EQ(hear(form_with("<tool_call>"), answer, 6).calls.at(0).arguments, R"({"code":12,"n":12})");
 }
 
+// As pydantic and others write parameters that may be left out, or refer to schemas beside.
+TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
+  const Json parameters = Json::parse(R"({
+    "$defs": {"Name": {"type": "string"}, "Endless": {"anyOf": [{"$ref": "#/$defs/Endless"}, {"$ref": "#/$defs/Endless"}]}},
+    "properties": {
+      "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+      "listed": {"type": ["string", "null"]},
+      "referred": {"$ref": "#/$defs/Name"},
+      "chosen": {"enum": ["1", "2", "null"]},
+      "either": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}, {"type": "number"}]},
+      "number": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+      "endless": {"$ref": "#/$defs/Endless"},
+      "lost": {"$ref": "#/$defs/~9"},
+      "any": {}
+    }})");
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}};
+  const auto read = [&](const std::string& name, const std::string& value) {
+    const std::string qwen = "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
+                             "\n</parameter>\n</function>\n</tool_call>",
+                      glm = "<tool_call>f\n<arg_key>" + name + "</arg_key>\n<arg_value>" + value +
+                            "</arg_value>\n</tool_call>";
+    const std::string arguments = hear(form_with("<tool_call>"), qwen, 50, &tools).calls.at(0).arguments;
+    EXPECT_EQ(hear(form_with("<tool_call>"), glm, 50, &tools).calls.at(0).arguments, arguments);
+    return Json::parse(arguments).at(name);
+  };
+  for (const char* text : {"optional", "listed", "referred", "chosen"}) {
+    EXPECT_EQ(read(text, "1"), "1") << text;
+    EXPECT_EQ(read(text, "True"), "True") << text;
+    EXPECT_EQ(read(text, "words"), "words") << text;
+  }
+  for (const char* text : {"optional", "listed"})
+    for (const char* nothing : {"null", "None"}) EXPECT_EQ(read(text, nothing), nullptr) << text;
+  EXPECT_EQ(read("referred", "null"), "null");
+  EXPECT_EQ(read("chosen", "null"), "null");
+  EXPECT_EQ(read("either", "5"), 5);
+  EXPECT_EQ(read("either", "[1, 2]"), (Json{1, 2}));
+  EXPECT_EQ(read("either", "true"), "true");
+  EXPECT_EQ(read("either", "01234"), "01234");
+  EXPECT_EQ(read("number", "12"), 12);
+  for (const char* unknown : {"endless", "lost", "any", "more"}) EXPECT_EQ(read(unknown, "12"), 12) << unknown;
+}
+
+TEST(ToolCalls, WithoutATagNameATool) {
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const auto calls = [&](const std::string& answer, const Json* known) {
+    const Heard heard = hear(form_with(""), answer, 7, known);
+    EXPECT_EQ(heard.said, heard.calls.empty() ? answer : "");
+    return std::ssize(heard.calls);
+  };
+  for (const Json* known : {static_cast<const Json*>(nullptr), &tools}) {
+    EXPECT_EQ(calls(R"({"name": "f", "parameters": {"a": 1}})", known), 1);
+    EXPECT_EQ(calls(R"({"name": "f", "parameters": {}}; {"name": "f", "arguments": {}})", known), 2);
+    EXPECT_EQ(calls(R"({"name": "Ann", "age": 5})", known), 0) << "an answer of a form";
+    EXPECT_EQ(calls(R"(<|python_tag|>{"name": "f"})", known), 1);
+  }
+  EXPECT_EQ(calls(R"({"name": "Ann", "parameters": {}})", &tools), 0);
+  EXPECT_EQ(calls(R"(<|python_tag|>{"name": "g", "parameters": {}})", &tools), 1)
+      << "the client says that there is none";
+}
+
 TEST(ToolCalls, WhatIsNoneIsSaid) {
   const std::vector<std::pair<std::string, std::string>> answers = {
       {"<tool_call>", "The tag <tool_call> opens, </tool_call> closes."},
