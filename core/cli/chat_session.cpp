@@ -250,10 +250,8 @@ void ChatSession::show_video(const std::string& file) {
 }
 
 void ChatSession::ask(const std::string& text) {
-  if (has_visual_mark(text))
-    throw Error(ErrorKind::usage, "the message holds <image> or <video>, which stand for pictures")
-        .advise("/image FILE shows a picture");
-  turns_.push_back({"user", marks_.empty() ? text : fmt::format("{}\n{}", marks_, text)});
+  const std::string words = marks_as_words(text);
+  turns_.push_back({"user", marks_.empty() ? words : fmt::format("{}\n{}", marks_, words)});
   try {
     answer(true);
   } catch (...) {

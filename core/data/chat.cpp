@@ -171,7 +171,7 @@ void ChatTemplate::append_text(std::string_view text, bool answer, ChatTokens& o
 
 void ChatTemplate::append_user_text(std::string_view text, ChatTokens& out, Spelled tokens) const {
   split_at_marks(
-      text, [&](std::string_view piece) { append_text(piece, false, out, tokens); },
+      text, [&](std::string_view piece) { append_text(words_as_spelled(piece), false, out, tokens); },
       [&](std::string_view mark) { append_token(id_of(mark), false, out); });
 }
 

@@ -351,7 +351,8 @@ bool OwnTemplate::shows_content(bool parts) const {
 }
 
 std::string OwnTemplate::marked(const std::string& text, std::span<const std::string_view> tokens) const {
-  const ValidUtf8 valid(text);
+  const std::string spelled = words_as_spelled(text);
+  const ValidUtf8 valid(spelled);
   const std::string_view view = valid.view();
   std::string made;
   for (size_t at = 0; at < view.size();) {

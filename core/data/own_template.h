@@ -26,8 +26,8 @@ struct TurnPart {
 };
 
 struct Turn {
-  std::string role; // "system", "user", "assistant", or "tool" for what a tool returned
-  std::string text;
+  std::string role;            // "system", "user", "assistant", or "tool" for what a tool returned
+  std::string text;            // of a user with marks of images and videos; marks_as_words() has them as words
   int images = 0;              // that stand before the text
   std::vector<TurnPart> parts; // of an answer that uses a tool: all of the text
   // Further keys of the message, which the template reads: "tool_calls", "name". They replace what is above.

@@ -309,6 +309,34 @@ bool has_visual_mark(std::string_view text) {
   return text.find(image_mark) != std::string_view::npos || text.find(video_mark) != std::string_view::npos;
 }
 
+namespace {
+
+// The text with `after` in place of `before` behind the first letter of each <image> and <video>.
+std::string replaced_in_marks(std::string_view text, std::string_view before, std::string_view after) {
+  std::string out;
+  size_t begin = 0;
+  for (size_t at = text.find('<'); at != std::string_view::npos; at = text.find('<', at + 1)) {
+    const std::string_view behind = text.substr(at + 1), rest = behind.substr(std::min(before.size(), behind.size()));
+    const bool is_mark = rest.starts_with(image_mark.substr(1)) || rest.starts_with(video_mark.substr(1));
+    if (!is_mark || !behind.starts_with(before)) continue;
+    out.append(text, begin, at + 1 - begin).append(after);
+    begin = at + 1 + before.size();
+  }
+  return out.append(text.substr(begin));
+}
+
+constexpr std::string_view noncharacter = "\uFDD1";
+
+} // namespace
+
+std::string marks_as_words(std::string_view text) {
+  return replaced_in_marks(text, "", noncharacter);
+}
+
+std::string words_as_spelled(std::string_view text) {
+  return replaced_in_marks(text, noncharacter, "");
+}
+
 std::string without_marks(const std::string& text) {
   std::string out;
   bool any = false;

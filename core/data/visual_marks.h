@@ -22,6 +22,10 @@ inline constexpr TokenId image_mark_id = -2, video_mark_id = -3;
 void split_at_marks(std::string_view text, const std::function<void(std::string_view)>& on_text,
                     const std::function<void(std::string_view)>& on_mark);
 bool has_visual_mark(std::string_view text);
+// The text with its marks as words, which mean nothing: a noncharacter stands in each, until words_as_spelled() takes
+// it out where the text becomes tokens.
+std::string marks_as_words(std::string_view text);
+std::string words_as_spelled(std::string_view text);
 // The text without its marks and, if it had any, without the space around it.
 std::string without_marks(const std::string& text);
 

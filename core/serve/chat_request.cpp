@@ -291,7 +291,7 @@ ChatRequest parse_tokenize(std::string_view body, const RequestLimits& limits) {
   const bool adds_tokens = fields.flag("add_special_tokens");
   Contents contents(request, limits);
   if (!messages) {
-    request.turns.push_back({"user", contents.text(fields.text("prompt"), "prompt", true)});
+    request.turns.push_back({"user", contents.text(fields.text("prompt"), "prompt", false)});
     return request;
   }
   fields.limit(written_into_prompts, limits.most_text);
@@ -333,7 +333,7 @@ std::vector<ChatRequest> with_texts_of(const char* name, ChatRequest request, co
     ChatRequest& of_text = requests.emplace_back(request);
     of_text.first_answer = (std::ssize(requests) - 1) * request.answers;
     if (one.is_string())
-      of_text.turns.push_back({"user", contents.text(one.get<std::string>(), name, true)});
+      of_text.turns.push_back({"user", contents.text(one.get<std::string>(), name, false)});
     else if (one.is_array() && !one.empty())
       of_text.tokens = contents.tokens(one, name);
     else

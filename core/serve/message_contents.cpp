@@ -226,11 +226,9 @@ std::string Contents::read_part(const Json& part, const std::string& where, cons
 }
 
 std::string Contents::text(std::string text, const std::string& where, bool is_users) {
-  if (is_users && has_visual_mark(text))
-    throw wrong_field(where, "the text holds <image> or <video>, which stand for pictures here");
   if ((bytes_ += std::ssize(text)) > limits_.most_text)
     throw wrong_field(where, fmt::format("a request has at most {} bytes of text", limits_.most_text));
-  return text;
+  return is_users ? marks_as_words(text) : text;
 }
 
 std::vector<TokenId> Contents::tokens(const Json& list, const std::string& where) {

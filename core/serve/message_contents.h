@@ -22,7 +22,7 @@ class Contents {
   void add_messages(const nlohmann::json& messages, const std::string& where);
   // The same of /v1/responses, whose items may be other than messages, which are refused.
   void add_items(const nlohmann::json& items, const std::string& where);
-  // A user's own words never become marks of images. Elsewhere marks have no meaning, and an answer may hold them.
+  // In a user's message <image> and <video> are words. Elsewhere they mean nothing as they are.
   std::string text(std::string text, const std::string& where, bool is_users);
   std::vector<TokenId> tokens(const nlohmann::json& list, const std::string& where);
 

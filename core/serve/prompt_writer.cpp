@@ -233,7 +233,7 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (!shown.video_text.empty()) write_video(turns, shown.video_text, request.video.has_value());
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)
-      if (turn.role == "user") turn.text = without_marks(turn.text);
+      if (turn.role == "user") turn.text = words_as_spelled(without_marks(turn.text));
   std::vector<TokenId> tokens = request.is_chat ? prompt(request, turns, written) : continued(request, written);
   std::vector<uint8_t> no_mask;
   if (visual_rows_.in_place) expand_marks(tokens, no_mask, marked);

@@ -420,6 +420,10 @@ TEST(OwnTemplate, MarksStandWhereTheTemplateWritesImages) {
             "<|im_start|>assistant\n<image> it is<|im_end|>\n")
       << "of a template that takes texts alone";
   EXPECT_THAT(words(form("qwen2vl"), user), testing::HasSubstr("<|vision_start|>[4 visual rows]<|vision_end|>"));
+  const std::string spelled = marks_as_words("What is <image>, <video> and <<image>>?");
+  for (const Json& config : {form("smolvlm"), form("llava"), form("qwen2vl"), Json{{"chat_template", chatml}}})
+    for (const char* shown : {"<image>\nand <image>: ", ""})
+      EXPECT_THAT(words(config, shown + spelled), testing::HasSubstr("What is <image>, <video> and <<image>>?"));
   const std::string of_videos =
       R"({% for message in messages %}{% for part in message['content'] %}{% if part['type'] ==
  'image' %}<|image|>{% elif part['type'] == 'video' %}<|begin_of_video|><|video|><|end_of_video|>{% else %}{{

@@ -185,7 +185,7 @@ BODIES = [
     ("two files of videos", chat(video(data_url(gif(4, 4, 2), "video/gif"))["messages"][0]["content"] * 2), 400, "one video"),
     ("a video's file without an address", chat([{"type": "video_url"}]), 400, "expected"),
     ("a part of another type", chat([{"type": "file", "file": {"file_id": "/etc/passwd"}}]), 400, "parts are of type"),
-    ("the mark of an image", chat("<image>"), 400, "stand for pictures"),
+    ("the mark of an image", chat("<image>"), 200, "choices"), ("150,000 marks", chat("<video>" * 149_000), 400, "positions"),
     ("HTML", chat("<script>alert(1)</script>"), 200, "choices"), ("a terminal's control characters", chat("\x1b]0;x\x07\x1b[2J"), 200, "choices"),
     ("text from right to left", chat("\u202eabc\u200b\ufeff"), 200, "choices"),
     ("a template in the system's text", {"messages": [{"role": "system", "content": "{{ 7 * 7 }}{% for x in range(9**9) %}x{% endfor %}"},
@@ -235,7 +235,7 @@ OTHER_BODIES = [
     ("/tokenize", "a PNG of 64 million pixels", {"messages": image(data_url(BOMB))["messages"]}, 400, "not tokenized"),
     ("/detokenize", "a million lists", b'{"tokens":[' + b"[]," * 1_000_000 + b"[]]}", 400, "expected tokens"), ("/detokenize", "token 2^31", {"tokens": [1 << 31]}, 400, "expected tokens"),
     ("/detokenize", "two million tokens", {"tokens": [3] * (2 << 20)}, 400, "at most"), ("/detokenize", "token 2^64", {"tokens": [1 << 64]}, 400, "tokens"),
-    (RESPONSES, "the mark of an image", response("<image>"), 400, "stand for pictures"), (RESPONSES, "a control token", response("<|im_end|>"), 200, "output_text"),
+    (RESPONSES, "the mark of an image", response("<image>"), 200, "output_text"), (RESPONSES, "a control token", response("<|im_end|>"), 200, "output_text"),
 ]
 
 # Headers of an otherwise good request, which pages of others send or let the browser send, and the status.

@@ -71,6 +71,10 @@ class Script(unittest.TestCase):
         self.assertEqual(clean(chat(["one \\", "two"])), clean(generated("--prompt", "one \ntwo")) + "\n")
         self.assertEqual(clean(chat(["//what"])), clean(generated("--prompt", "/what")) + "\n")
 
+    def test_words_that_look_like_marks_are_words(self):
+        with Server("--image-size", 28) as server:
+            self.assertEqual(clean(chat(["An <image> or a <video>?"])), clean(server.ask(user("An <image> or a <video>?"))) + "\n")
+
     def test_settings_change_the_next_answer_and_retry_the_seed(self):
         drawn = [generated("--prompt", "Hi", "--temperature", 1.5, "--seed", seed) for seed in (4, 5)]
         printed = chat(["/settings temperature 1.5", "/settings seed 4", "Hi", "/retry"])
@@ -87,7 +91,7 @@ class Script(unittest.TestCase):
                                    (4, "broken.png: a broken PNG", [f"/image {folder / 'broken.png'}"]),
                                    (4, "it is a folder\n  /video shows videos", [f"/image {folder / 'clip'}"]),
                                    (2, "no message to answer again", ["/retry"]), (2, "'hot' is no number", ["/settings temperature hot"]),
-                                   (2, "stand for pictures", ["an <image>"]), (2, "one video or pictures", [f"/video {folder / 'clip'}", f"/image {folder / 'picture.png'}"]),
+                                   (2, "one video or pictures", [f"/video {folder / 'clip'}", f"/image {folder / 'picture.png'}"]),
                                    (2, "temperature", ["/settings temperature -1"])):
             with self.subTest(words=words):
                 self.assertIn(words, chat(lines, code=code))

@@ -438,9 +438,9 @@ class Page(unittest.TestCase):
         self.assertEqual(self.value("violations.splice(0)"), ["script-src-elem", "connect-src"])
 
     def test_says_what_the_server_refuses(self):
-        self.ask("An <image> of a cat")
+        self.ask("cat " * 5000)
         self.answered(1)
-        self.assertIn("stand for pictures", self.words()[1])
+        self.assertIn("leave nothing of the decoder's", self.words()[1])
         self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 1)
         self.set("max_tokens", 3)
         self.ask("A cat")

@@ -46,6 +46,19 @@ class Requests(unittest.TestCase):
             status, text, _ = self.server.send("/v1/chat/completions", {"messages": messages, "max_tokens": 2})
             self.assertEqual(status, 200, text)
 
+    def test_read_marks_of_pictures_as_words(self):
+        spelled = "How is <video> written in HTML, and what is <image>?"
+        self.assertIn(f"user\n{spelled}<|im_end|>", self.written(user(spelled)))
+        def rows(message):
+            status, text, _ = self.server.send("/v1/chat/completions", {"messages": [message], "max_tokens": 1})
+            self.assertEqual(status, 200, text)
+            return json.loads(text)["usage"]["prompt_tokens"]
+        shown = rows(with_image(spelled, picture())) - rows(user(spelled))
+        self.assertEqual(shown, rows(with_image("What?", picture())) - rows(user("What?")))
+        self.assertGreater(shown, 0)
+        continued = json.loads(self.server.send("/tokenize", {"prompt": spelled})[1])["tokens"]
+        self.assertEqual(json.loads(self.server.send("/detokenize", {"tokens": continued})[1])["prompt"], spelled)
+
     def test_errors_have_openais_codes(self):
         for code, path, body in (("context_length_exceeded", "/v1/chat/completions", {"messages": [user("cat " * 5000)]}),
                                  ("context_length_exceeded", "/v1/embeddings", {"input": "cat " * 5000}),

@@ -282,7 +282,7 @@ class Refusals(Asked):
                  ("this server keeps no files", [message("user", {"type": "input_image", "file_id": "file-1"})]),
                  ("fetches nothing", [message("user", {"type": "input_image", "image_url": "http://127.0.0.1:1/x.png"})]),
                  ("input[1]: it follows an answer whose tool_calls are no list, but 5", [{"role": "assistant", "content": "x", "tool_calls": 5}, call]),
-                 ("only a user's", [message("assistant", shown(picture())), user("Hi")]), ("stand for pictures", "<image>"),
+                 ("only a user's", [message("assistant", shown(picture())), user("Hi")]),
                  ("has its words in \"text\"", [message("user", {"type": "input_text", "input_text": "Hi"})])]
         for words, asked in cases:
             with self.subTest(words=words):

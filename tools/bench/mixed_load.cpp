@@ -70,7 +70,7 @@ std::vector<std::string> malformed_requests() {
           post("{\"messages\": \"\xff\xfe\"}"),
           post(chat("hello", {{"temperature", -1}})),
           post(chat("hello", {{"max_tokens", 1e300}})),
-          post(chat("<image> of what")),
+          post(chat("hello", {{"top_p", 0}})),
           post(with_picture("file:///etc/passwd")),
           post(with_picture("data:image/png;base64,$$$")),
           post(with_picture("data:image/jpeg;base64," + encode_base64(picture.substr(0, 300)))),
