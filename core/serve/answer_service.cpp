@@ -165,9 +165,7 @@ void AnswerService::serve_once() {
   const double start = steady_seconds();
   if (running_.empty()) queue_.wait();
   const double awake = steady_seconds();
-  std::vector<Job> jobs = take_prompts();
-  const bool joins = !jobs.empty();
-  begin(std::move(jobs));
+  const bool joins = begin(take_prompts());
   count_times(awake - start, steady_seconds() - awake);
   cancel_abandoned();
   if (batch_) {
@@ -215,8 +213,16 @@ std::vector<infer::Prompt> AnswerService::encode(const std::vector<Job>& jobs) {
   return prompts;
 }
 
-void AnswerService::begin(std::vector<Job> jobs) {
-  if (jobs.empty()) return;
+// Returns whether there are any whose clients wait: pictures of others are not encoded.
+bool AnswerService::begin(std::vector<Job> jobs) {
+  std::erase_if(jobs, [this](const Job& job) {
+    if (!job->listener->is_abandoned()) return false;
+    job->abandoned = true;
+    job->usage = {};
+    delivery_.finish(job);
+    return true;
+  });
+  if (jobs.empty()) return false;
   {
     std::lock_guard lock(lock_);
     counts_.waiting -= std::ssize(jobs), counts_.answering += std::ssize(jobs);
@@ -248,6 +254,7 @@ void AnswerService::begin(std::vector<Job> jobs) {
           if (job->open == 0) delivery_.finish(job, failure());
       throw;
     }
+  return true;
 }
 
 void AnswerService::add(const Job& job, infer::Prompt prompt) {

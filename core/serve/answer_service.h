@@ -74,7 +74,7 @@ class AnswerService {
   void serve_once();
   void learn_joining_time(double begin, bool joins);
   std::vector<Job> take_prompts();
-  void begin(std::vector<Job> jobs);
+  bool begin(std::vector<Job> jobs);
   std::vector<infer::Prompt> encode(const std::vector<Job>& jobs);
   void add(const Job& job, infer::Prompt prompt);
   void fail(const Job& job, const Error& error);
