@@ -212,6 +212,11 @@ HttpRefusal json_refusal(int status, const std::string& why) {
   return {json_type, error_json(why, status < 500 ? "invalid_request_error" : "server_error")};
 }
 
+void refuse_for_now(HttpResponse& response) {
+  response.add_header("Retry-After", "1");
+  refuse(response, 429, "too many requests wait; try again later", "rate_limit_error");
+}
+
 ApiServer::ApiServer(AnswerService& service, const PromptWriter& prompts, ApiSettings settings, RequestGuard guard)
     : service_(service), prompts_(prompts), settings_(std::move(settings)), guard_(std::move(guard)),
       started_(seconds_now()), parsers_(std::make_unique<Parsers>()) {
@@ -359,27 +364,16 @@ void ApiServer::answer(std::vector<ChatRequest> prompts, ApiForm form, const std
     auto listener = std::make_shared<PromptAnswers>(answers, prompt.first_answer);
     submitted.emplace_back(std::move(prompt), std::move(listener));
   }
-  submit(std::move(submitted), *response);
+  if (!service_.submit(std::move(submitted))) refuse_for_now(*response);
 }
 
 void ApiServer::embed(std::vector<ChatRequest> inputs, const std::shared_ptr<HttpResponse>& response) {
   const auto adapter = requested_adapter(inputs.front(), *response);
   if (!adapter) return;
   for (ChatRequest& input : inputs) input.model = name_of(*adapter), input.adapter = *adapter;
-  const auto answers = std::make_shared<EmbeddingAnswers>(inputs, response);
-  std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> submitted;
-  for (ChatRequest& input : inputs) {
-    auto listener = std::make_shared<InputEmbedding>(answers, submitted.size());
-    submitted.emplace_back(std::move(input), std::move(listener));
-  }
-  submit(std::move(submitted), *response);
-}
-
-void ApiServer::submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests,
-                       HttpResponse& response) {
-  if (service_.submit(std::move(requests))) return;
-  response.add_header("Retry-After", "1");
-  refuse(response, 429, "too many requests wait; try again later", "rate_limit_error");
+  const auto submit = [this](EmbeddingAnswers::Requests requests) { return service_.submit(std::move(requests)); };
+  const int64_t at_a_time = (settings_.requests.most_prompts + 1) / 2; // so that there is room for other clients
+  std::make_shared<EmbeddingAnswers>(std::move(inputs), response, submit)->begin(static_cast<size_t>(at_a_time));
 }
 
 nlohmann::json ApiServer::model(size_t adapter) const {

@@ -31,6 +31,8 @@ struct ApiSettings {
 
 // In the form of OpenAI's errors.
 HttpRefusal json_refusal(int status, const std::string& why);
+// Status 429: as many requests wait as may.
+void refuse_for_now(HttpResponse& response);
 
 class ApiServer {
  public:
@@ -50,7 +52,6 @@ class ApiServer {
   void read(const HttpRequest& request, const std::shared_ptr<HttpResponse>& response);
   void answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response);
   void embed(std::vector<ChatRequest> inputs, const std::shared_ptr<HttpResponse>& response);
-  void submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests, HttpResponse& response);
   void tokenize(const ChatRequest& request, HttpResponse& response) const;
   void detokenize(const ChatRequest& request, HttpResponse& response) const;
   // The adapter of this name; 0: that of the model. Nothing for others.

@@ -316,17 +316,16 @@ ChatRequest parse_detokenize(std::string_view body, const RequestLimits& limits)
 
 namespace {
 
-// One request for each text or list of tokens that the field has.
+// One request for each text or list of tokens that the field has, `most` of them.
 std::vector<ChatRequest> with_texts_of(const char* name, ChatRequest request, const RequestFields& fields,
-                                       const RequestLimits& limits) {
+                                       const RequestLimits& limits, int64_t most) {
   constexpr const char* expected = "expected a text, a list of texts, a list of tokens, or a list of such lists";
   const Json* field = fields.find(name);
   if (!field) throw wrong_field(name, expected);
   const bool is_list = field->is_array() && !field->empty() && !field->front().is_number();
   const Json texts = is_list ? *field : Json::array({*field});
-  if (std::ssize(texts) > limits.most_prompts)
-    throw wrong_field(name,
-                      fmt::format("a request has at most {} {}s, not {}", limits.most_prompts, name, texts.size()));
+  if (std::ssize(texts) > most)
+    throw wrong_field(name, fmt::format("a request has at most {} {}s, not {}", most, name, texts.size()));
   Contents contents(request, limits);
   std::vector<ChatRequest> requests;
   for (const Json& one : texts) {
@@ -349,7 +348,7 @@ std::vector<ChatRequest> parse_completions(std::string_view body, const RequestL
   const RequestFields fields(document);
   ChatRequest request = common(fields, body, limits, ApiForm::completion);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
-  return with_texts_of("prompt", std::move(request), fields, limits);
+  return with_texts_of("prompt", std::move(request), fields, limits, limits.most_prompts);
 }
 
 std::vector<ChatRequest> parse_embeddings(std::string_view body, const RequestLimits& limits, int64_t width) {
@@ -368,7 +367,7 @@ std::vector<ChatRequest> parse_embeddings(std::string_view body, const RequestLi
   const Json* messages = fields.find("messages");
   if (!messages == !fields.find("input")) throw wrong_field("input", "expected either an input or messages");
   request.is_chat = messages;
-  if (!messages) return with_texts_of("input", std::move(request), fields, limits);
+  if (!messages) return with_texts_of("input", std::move(request), fields, limits, limits.most_inputs);
   request.template_variables = template_variables_of(fields);
   Contents(request, limits).add_messages(*messages, "messages");
   return {std::move(request)};

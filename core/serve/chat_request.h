@@ -27,7 +27,8 @@ struct RequestLimits {
   int64_t most_pixels = int64_t{96} << 20; // of all images together
   int64_t most_text = int64_t{1} << 20;    // bytes of all messages together
   int64_t most_messages = 4096;
-  int64_t most_prompts = 256;           // of a request for continued texts
+  int64_t most_prompts = 256;           // of a request for continued texts, all of which wait at once
+  int64_t most_inputs = 2048;           // of a request for embeddings
   bool has_images_beside_video = false; // in one request
 };
 

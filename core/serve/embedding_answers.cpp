@@ -1,6 +1,7 @@
 #include "serve/embedding_answers.h"
 
 #include "base/base64.h"
+#include "serve/api_server.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,9 +33,34 @@ std::string json_of(const std::vector<float>& vector, bool is_base64) {
 
 } // namespace
 
-EmbeddingAnswers::EmbeddingAnswers(const std::vector<ChatRequest>& inputs, std::shared_ptr<HttpResponse> response)
+EmbeddingAnswers::EmbeddingAnswers(std::vector<ChatRequest> inputs, std::shared_ptr<HttpResponse> response,
+                                   Submit submit)
     : model_(inputs.front().model), form_(*inputs.front().embedding), response_(std::move(response)),
-      vectors_(inputs.size()), open_(inputs.size()) {}
+      submit_(std::move(submit)), vectors_(inputs.size()), inputs_(std::move(inputs)) {}
+
+void EmbeddingAnswers::begin(size_t most) {
+  std::lock_guard lock(lock_);
+  most_ = most;
+  if (!submit(std::min(most, inputs_.size()))) refuse();
+}
+
+// The next inputs, all or none.
+bool EmbeddingAnswers::submit(size_t count) {
+  Requests requests;
+  for (size_t input = submitted_; input < submitted_ + count; ++input) {
+    const bool is_first = submitted_ == 0; // none of these is submitted twice
+    requests.emplace_back(is_first ? std::move(inputs_[input]) : inputs_[input],
+                          std::make_shared<InputEmbedding>(shared_from_this(), input));
+  }
+  if (!submit_(std::move(requests))) return false;
+  submitted_ += count;
+  return true;
+}
+
+void EmbeddingAnswers::refuse() {
+  failed_ = true;
+  refuse_for_now(*response_);
+}
 
 void EmbeddingAnswers::add(size_t input, const std::vector<float>& hidden) {
   std::lock_guard lock(lock_);
@@ -44,12 +70,17 @@ void EmbeddingAnswers::add(size_t input, const std::vector<float>& hidden) {
 void EmbeddingAnswers::complete(const Usage& usage) {
   std::lock_guard lock(lock_);
   tokens_ += usage.prompt;
-  if (--open_ == 0 && !failed_) response_->send(200, json_type, whole());
+  ++completed_;
+  if (is_abandoned()) return;
+  if (completed_ == inputs_.size()) return response_->send(200, json_type, whole());
+  // Another client may have taken the place of the one that has ended: then they follow the next one that ends.
+  while (submitted_ < inputs_.size() && submitted_ - completed_ < most_)
+    if (!submit(1)) break;
+  if (submitted_ == completed_) refuse();
 }
 
 void EmbeddingAnswers::fail(const Error& error) {
   std::lock_guard lock(lock_);
-  --open_;
   if (!failed_.exchange(true)) response_->send(http_status_of(error), json_type, error_json(error));
 }
 

@@ -15,7 +15,7 @@ except ImportError as error:
     sys.exit(77)
 
 from against_oracle import engine, folder, tool, torch
-from running_server import WithOpenAi, picture, user, with_image
+from running_server import Server, WithOpenAi, picture, user, with_image
 from transformers import AutoModelForCausalLM
 
 TEXTS = ["A cat sits by the window.", "Rain", "x" * 90, "größer, 日本"]
@@ -107,12 +107,32 @@ class Embeddings(WithOpenAi, unittest.TestCase):
                     self.assertLess(max(abs(a - b) for a, b in zip(each["embedding"], alone[text])), 1e-5)
             self.assertEqual({chat.result() for chat in chats}, {said})
 
+    def test_many_inputs_follow_each_other(self):
+        inputs = [TEXTS[i % len(TEXTS)][:20] + str(i % 3) for i in range(1000)]  # as many as LangChain's OpenAIEmbeddings sends at a time
+        alone = {text: self.post(input=text)["data"][0]["embedding"] for text in set(inputs)}
+        def check(server, inputs):
+            status, body, _ = server.send("/v1/embeddings", {"input": inputs})
+            self.assertEqual(status, 200, body)
+            document = json.loads(body)
+            self.assertEqual([each["index"] for each in document["data"]], list(range(len(inputs))))
+            for text, each in zip(inputs, document["data"]):
+                self.assertLess(max(abs(a - b) for a, b in zip(each["embedding"], alone[text])), 1e-5)
+            return document["usage"]["prompt_tokens"]
+        whole = check(self.server, inputs)
+        with Server("--image-size", 28, "--queue", 4) as small:
+            self.assertEqual(check(small, inputs), whole)
+            with concurrent.futures.ThreadPoolExecutor(2) as clients:
+                for answer in [clients.submit(check, small, inputs[:200]) for _ in range(2)]:
+                    answer.result()
+            self.assertEqual(json.loads(small.send("/v1/embeddings", {"input": [*inputs[:50], "y" * 5000]})[1])["error"]["code"], "context_length_exceeded")
+            small.wait_for(requests_waiting=0, requests_running=0)
+
     def test_what_is_refused_is_named(self):
         for request, word in (({}, "either an input or messages"), ({"input": []}, "expected a text"), ({"input": [[]]}, "expected a text"),
                               ({"input": [None]}, "expected a text"), ({"input": "a", "messages": [user("b")]}, "either an input or messages"),
                               ({"input": "a", "dimensions": 0}, "dimensions"), ({"input": "a", "dimensions": 10_000}, "dimensions"),
                               ({"input": "a", "encoding_format": "int8"}, "float or base64"), ({"input": [10 ** 6]}, "input: token 1000000"),
-                              ({"input": ["a"] * 257}, "at most 256 inputs"), ({"input": "y" * 5000}, "positions")):
+                              ({"input": ["a"] * 2049}, "at most 2048 inputs"), ({"input": "y" * 5000}, "positions")):
             self.assertIn(word, self.post(400, **request)["error"]["message"])
         self.assertEqual(self.post(404, input="a", model="other")["error"]["param"], "model")
         status, body, _ = self.server.send("/v1/embeddings")
