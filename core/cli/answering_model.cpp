@@ -37,8 +37,14 @@ AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, co
       videos(choose_video_decoder(*registry, {})),
       rows(visual_rows(*generator.config().connector, generator.config().vision, input.media.image_size)),
       prompts(tokenizer, rows,
-              {input.media.preparation(), input.media.image_frames, input.system, input.chat_template,
-               generator.config().vision.patch_size, generator.is_on_gpu(), with_decoder(input.media, videos)}) {
+              {.preparation = input.media.preparation(),
+               .image_frames = input.media.image_frames,
+               .system = input.system,
+               .chat_template = input.chat_template,
+               .patch_size = generator.config().vision.patch_size,
+               .pinned = generator.is_on_gpu(),
+               .videos = with_decoder(input.media, videos),
+               .has_date = true}) {
   tokenizer.check_vocabulary_size(generator.config().decoder.vocab_size, folder.string());
   if (rows.max_bytes > 0)
     throw Error(ErrorKind::data, "{} answers questions about pictures, and this model's encoder reads text as bytes",

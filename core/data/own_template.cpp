@@ -104,8 +104,8 @@ jinja::Variables special_tokens_of(const fs::path& folder) {
   return tokens;
 }
 
-// What strftime_now formats. A run must not depend on the day on which it is started; this is the date that templates
-// of Llama 3.1 fall back to.
+// What strftime_now formats where nobody asks now: a run must not depend on the day on which it is started. This is the
+// date that templates of Llama 3.1 fall back to.
 std::tm template_date() {
   std::tm date{};
   date.tm_year = 124, date.tm_mon = 6, date.tm_mday = 26, date.tm_wday = 5, date.tm_yday = 207;
@@ -113,12 +113,12 @@ std::tm template_date() {
 }
 
 jinja::Rendered rendered(const jinja::Template& chat, jinja::Variables variables, std::vector<jinja::Value> messages,
-                         bool prompt, const jinja::Value& tools = {}) {
+                         bool prompt, const jinja::Value& tools = {}, const std::optional<std::tm>& now = {}) {
   variables.emplace_back("messages", jinja::make_list(std::move(messages)));
   variables.emplace_back("add_generation_prompt", prompt);
   variables.emplace_back("tools", tools);
   variables.emplace_back("documents", jinja::Value());
-  return chat.render(variables, template_date());
+  return chat.render(variables, now ? *now : template_date());
 }
 
 // Objects are read without the order of their keys, and templates print them: as OpenAI's schema and transformers'
@@ -434,7 +434,7 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, c
   if (values.variables)
     for (const auto& [name, value] : values.variables->items()) variables.emplace_back(name, marked_value(value));
   return without_marks(rendered(template_, std::move(variables), std::move(messages), prompt,
-                                values.tools ? marked_value(*values.tools) : jinja::Value()));
+                                values.tools ? marked_value(*values.tools) : jinja::Value(), values.now));
 }
 
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const TemplateValues& values) const {

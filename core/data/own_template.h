@@ -7,6 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -45,6 +46,7 @@ std::string text_with_video(const Turn& turn);
 struct TemplateValues {
   const nlohmann::json* tools = nullptr;     // that the assistant may call
   const nlohmann::json* variables = nullptr; // an object, of which each key is a variable; texts spell no special token
+  std::optional<std::tm> now = {};           // what strftime_now formats; nothing: the same date every day
 };
 
 // What the assistant says in a conversation's text, in bytes.

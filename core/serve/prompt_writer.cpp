@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 namespace fvlm::serve {
 namespace {
@@ -35,6 +36,13 @@ nlohmann::json variables_of(const ChatRequest& request, const std::optional<Thin
   if (!effort.empty() && thinking) variables[thinking->variable] = effort != "none" && effort != "minimal";
   if (request.template_variables) variables.update(*request.template_variables);
   return variables;
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return local;
 }
 
 } // namespace
@@ -199,8 +207,9 @@ std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<
         .advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
   if (request.form && request.tools && !request.tools->only) written.call_begin = call_begin(*written.tool_calls);
   const nlohmann::json variables = variables_of(request, chat.thinking_switch());
-  std::vector<TokenId> tokens =
-      chat.prompt(turns, system, {.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables});
+  TemplateValues values{.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables};
+  if (settings_.has_date) values.now = local_time();
+  std::vector<TokenId> tokens = chat.prompt(turns, system, values);
   written.thinking = chat.thinking_behind(tokens);
   return tokens;
 }

@@ -23,6 +23,7 @@ struct PromptSettings {
   // Of videos that are one file, all frames of which have at most so many pixels together; nothing: they are refused.
   std::optional<MediaOptions> videos = {};
   int64_t most_pixels = RequestLimits().most_pixels;
+  bool has_date = false; // chat templates get the local time; otherwise the same date every day
 };
 
 struct WrittenPrompt {

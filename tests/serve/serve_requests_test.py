@@ -104,6 +104,17 @@ class Settings(unittest.TestCase):
                     self.assertIn(b" 503 ", refused)
                     self.assertIn(b"\r\nretry-after: ", refused.lower())
 
+    def test_templates_know_the_date(self):
+        dated = folder / "dated"
+        shutil.copytree(folder / "gqa", dated)
+        (dated / "decoder" / "chat_template.jinja").write_text(
+            "It is {{ strftime_now('%Y-%m-%d') }}.{% for m in messages %}{{ '<|im_start|>' + m.role + ': ' + m.content + '<|im_end|>' }}{% endfor %}")
+        with Server("--image-size", 28, model="dated") as server:
+            before = time.strftime("%Y-%m-%d")
+            tokens = json.loads(server.send("/tokenize", {"messages": [user("Hi")]})[1])["tokens"]
+            text = json.loads(server.send("/detokenize", {"tokens": tokens})[1])["prompt"]
+            self.assertIn(text, [f"It is {day}.<|im_start|>user: Hi<|im_end|>" for day in (before, time.strftime("%Y-%m-%d"))])
+
     def test_a_token_in_the_environment_is_trimmed_as_that_of_a_file(self):
         token = "correct horse"
         with Server(environment={"FVLM_SERVE_TOKEN": f" {token}\n"}) as server:
