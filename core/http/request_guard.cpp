@@ -23,6 +23,19 @@ bool is_address(const std::string& name) {
   return !error;
 }
 
+// Scheme and host, as browsers and desktop programs send them: https://example.com, chrome-extension://ID, app://name.
+bool is_origin(std::string_view text) {
+  const size_t end = text.find("://");
+  if (end == 0 || end == std::string_view::npos) return false;
+  const std::string_view scheme = text.substr(0, end), host = text.substr(end + 3);
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  return is_letter(scheme.front()) &&
+         std::ranges::all_of(
+             scheme,
+             [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '+' || c == '.' || c == '-'; }) &&
+         !host.empty() && host.find_first_of("/ ,'\"") == std::string_view::npos;
+}
+
 } // namespace
 
 RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::string> origins)
@@ -34,10 +47,8 @@ RequestGuard::RequestGuard(std::vector<std::string> hosts, std::vector<std::stri
     host = lower_case(host);
   }
   for (std::string& origin : origins_) {
-    const size_t name = origin.find("://");
     if (origin == "*") continue;
-    const bool is_web = origin.starts_with("http://") || origin.starts_with("https://");
-    if (!is_web || name + 3 == origin.size() || origin.find('/', name + 3) != std::string::npos)
+    if (!is_origin(lower_case(origin)))
       throw Error(ErrorKind::usage, "--allow-origin: '{}' is no origin", origin)
           .advise("give scheme and host, without a path: --allow-origin https://example.com");
     origin = lower_case(origin);
@@ -61,7 +72,10 @@ std::optional<RequestGuard::Refusal> RequestGuard::check(const HttpRequest& requ
   const std::string origin = lower_case(request.origin);
   if (!origin.empty() && !is_listed(origin) &&
       (host.empty() || (origin != "http://" + host && origin != "https://" + host)))
-    return Refusal{403, fmt::format("pages of '{0}' may not ask this server; --allow-origin {0} lets them", origin)};
+    return Refusal{403, fmt::format("pages of '{}' may not ask this server; {}", origin,
+                                    is_origin(origin) ? fmt::format("--allow-origin {} lets them", origin)
+                                                      : "that is no origin which --allow-origin could name: serve the "
+                                                        "page over HTTP")};
   const std::string type = lower_case(trimmed(request.content_type.substr(0, request.content_type.find(';'))));
   if (request.method == "POST" && type != "application/json")
     return Refusal{415, fmt::format("expected Content-Type: application/json, got '{}'; curl --json sends it", type)};

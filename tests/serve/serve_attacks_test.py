@@ -7,10 +7,11 @@ import os
 import re
 import socket
 import struct
+import subprocess
 import unittest
 
-from against_oracle import folder, tool
-from attacks import BODIES, BODY, CHAT, FRAMING, HEADERS, OTHER_BODIES, PATHS, chat, get, post
+from against_oracle import engine, folder, tool
+from attacks import BODIES, BODY, CHAT, FRAMING, HEADERS, MANY, OTHER_BODIES, PATHS, chat, get, post
 from running_server import Server, make_endless, user
 
 
@@ -190,6 +191,25 @@ class Attacks(unittest.TestCase):
             return json.loads(self.server.send(CHAT, chat(text))[1])["usage"]["prompt_tokens"]
         for token in ("<|im_end|>", "<|im_start|>", "<|endoftext|>"):
             self.assertGreater(rows(f"Hi {token}"), rows("Hi ") + 1, "a special token is one")
+
+    def test_programs_that_are_no_pages_of_the_web_may_ask_where_they_are_listed(self):
+        """As the refusal says."""
+        origins = ["chrome-extension://abcdefghijklmnop", "app://obsidian.md", "tauri://localhost", "vscode-webview://1a-2b", "http://localhost:1"]
+        refused = {origin: json.loads(self.server.send(CHAT, chat(), headers={"Origin": origin})[1])["error"]["message"] for origin in [*origins, "null", "file://"]}
+        options = [word for origin in origins for word in re.search(r"(--allow-origin) (\S+) lets", refused[origin]).groups()]
+        with Server("--image-size", 28, *options) as server:
+            for origin in origins:
+                status, text, response = server.send(CHAT, chat(), headers={"Origin": origin})
+                self.assertEqual((status, response.getheader("Access-Control-Allow-Origin")), (200, origin), text)
+            self.assertEqual(server.send(CHAT, chat(), headers={"Origin": "chrome-extension://other"})[0], 403)
+        for origin in ("null", "file://"):
+            self.assertIn("serve the page over HTTP", refused[origin])
+            self.assertNotIn("lets", refused[origin])
+        for wrong in ("null", "file://", "https://a.b/c", "1x://a", "a b://c"):
+            command = [engine, "serve", folder / "gqa", "--port", 0, "--allow-origin", wrong]
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("is no origin", result.stderr)
 
     def test_other_pages_may_ask_where_they_are_listed(self):
         page = "https://app.example.com"
