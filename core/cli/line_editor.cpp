@@ -66,7 +66,7 @@ LineHistory::LineHistory(const std::filesystem::path& file) : file_(file) {
 void LineHistory::add(const std::string& line) {
   if (trimmed(line).empty() || (!lines_.empty() && lines_.back() == line)) return;
   lines_.push_back(line);
-  if (!file_) return;
+  if (!file_ || line.find('\n') != std::string::npos) return;
   const Descriptor to(open(file_->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string text = line + "\n";
   if (!to || write(to.get(), text.data(), text.size()) != std::ssize(text)) fail_to_write(*file_, "write the history");
@@ -76,6 +76,7 @@ void LineEditor::clear() {
   line_.clear();
   draft_.clear();
   escape_.clear();
+  pastes_ = false;
   cursor_ = 0;
   place_ = history_.lines().size();
 }
@@ -120,13 +121,15 @@ LineEditor::State LineEditor::feed(char byte) {
   constexpr char ctrl_d = 4, escape = 27;
   if (!escape_.empty()) {
     feed_escape(byte);
+  } else if (byte == escape) {
+    escape_ = byte;
+  } else if (pastes_) {
+    feed_pasted(byte);
   } else if (byte == '\n' || byte == '\r') {
     cursor_ = line_.size();
     return State::complete;
   } else if (byte == ctrl_d && line_.empty()) {
     return State::ended;
-  } else if (byte == escape) {
-    escape_ = byte;
   } else if (byte == '\t') {
     insert(' ');
   } else if (static_cast<unsigned char>(byte) < ' ' || byte == 127) {
@@ -135,6 +138,12 @@ LineEditor::State LineEditor::feed(char byte) {
     insert(byte);
   }
   return State::editing;
+}
+
+void LineEditor::feed_pasted(char byte) {
+  if (byte == '\r') byte = '\n';
+  const bool is_control = static_cast<unsigned char>(byte) < ' ' || byte == 127;
+  if (!is_control || byte == '\n' || byte == '\t') insert(byte);
 }
 
 // With the keys that shells have from Emacs.
@@ -185,7 +194,11 @@ void LineEditor::feed_escape(char byte) {
   const bool is_over = escape_.size() == 2 || (byte >= '@' && byte <= '~') || escape_.size() > 16;
   if (!is_over) return;
   const std::string key = std::exchange(escape_, "").substr(1);
-  if (key == "[A" || key == "OA") {
+  if (key == "[200~" || key == "[201~") {
+    pastes_ = key == "[200~";
+  } else if (pastes_) {
+    return; // keys are no text
+  } else if (key == "[A" || key == "OA") {
     if (place_ > 0) recall(place_ - 1);
   } else if (key == "[B" || key == "OB") {
     recall(place_ + 1);
@@ -215,7 +228,10 @@ std::string LineEditor::shown(const std::string& mark, int mark_columns, int col
   size_t end = cursor_;
   for (int used = at; end < line_.size(); end = behind(end))
     if ((used += columns_of(point_at(line_, end))) > room) break;
-  std::string text = fmt::format("\r{}{}\x1b[K\r", mark, strip_control_characters(line_.substr(begin, end - begin)));
+  std::string visible;
+  for (const char byte : line_.substr(begin, end - begin))
+    visible += byte == '\n' ? "\u21B5" : byte == '\t' ? " " : std::string(1, byte);
+  std::string text = fmt::format("\r{}{}\x1b[K\r", mark, strip_control_characters(visible));
   if (mark_columns + at > 0) text += fmt::format("\x1b[{}C", mark_columns + at);
   return text;
 }

@@ -16,7 +16,18 @@
 namespace fvlm::cli {
 namespace {
 
-// Keys arrive one by one while it lives, and nothing is shown of them. Signals of Ctrl-C and Ctrl-Z stay.
+// Past what keeps commands for the terminal from standard output: the editor's own are wanted.
+void show_on_terminal(const std::string& text) {
+  std::fflush(stdout);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t count = write(STDOUT_FILENO, text.data() + at, text.size() - at);
+    if (count < 0) return;
+    at += static_cast<size_t>(count);
+  }
+}
+
+// Keys arrive one by one while it lives, and nothing is shown of them; what is pasted arrives between two marks.
+// Signals of Ctrl-C and Ctrl-Z stay.
 class KeyMode {
  public:
   KeyMode() {
@@ -26,8 +37,12 @@ class KeyMode {
     keys.c_cc[VMIN] = 1;
     keys.c_cc[VTIME] = 0;
     tcsetattr(STDIN_FILENO, TCSADRAIN, &keys);
+    show_on_terminal("\x1b[?2004h");
   }
-  ~KeyMode() { tcsetattr(STDIN_FILENO, TCSADRAIN, &before_); }
+  ~KeyMode() {
+    show_on_terminal("\x1b[?2004l");
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+  }
   KeyMode(const KeyMode&) = delete;
   KeyMode& operator=(const KeyMode&) = delete;
 
@@ -42,16 +57,6 @@ bool moves_cursor() {
 }
 
 constexpr int mark_columns = 2;
-
-// Past what keeps commands for the terminal from standard output: the editor's own are wanted.
-void show_on_terminal(const std::string& text) {
-  std::fflush(stdout);
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t count = write(STDOUT_FILENO, text.data() + at, text.size() - at);
-    if (count < 0) return;
-    at += static_cast<size_t>(count);
-  }
-}
 
 } // namespace
 

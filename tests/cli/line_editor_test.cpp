@@ -41,6 +41,20 @@ TEST(LineEditor, KeysMoveAndErase) {
   EXPECT_EQ(typed("\x7f\x1b[D\x1b[C\x1b[3~\x17\x15\x0b"), "") << "in an empty line";
 }
 
+TEST(LineEditor, WhatIsPastedKeepsItsLinesAndTabs) {
+  const LineHistory history;
+  LineEditor editor(history);
+  EXPECT_EQ(type(editor, "a\x1b[200~one\r\ttwo\n\x03\x1b[A\x15\x1b[201~b"), LineEditor::State::editing);
+  EXPECT_EQ(editor.line(), "aone\n\ttwo\nb") << "as keys they would send, erase and recall";
+  EXPECT_EQ(editor.shown("> ", 2, 80), "\r> aone\u21B5 two\u21B5b\x1b[K\r\x1b[13C");
+  EXPECT_EQ(type(editor, "\x7f\x7f\tc\n"), LineEditor::State::complete);
+  EXPECT_EQ(editor.line(), "aone\n\ttwo c");
+  editor.clear();
+  type(editor, "\x1b[200~x");
+  editor.clear();
+  EXPECT_EQ(type(editor, "\n"), LineEditor::State::complete) << "a new line is not pasted into";
+}
+
 TEST(LineEditor, CharactersAreWholeOnes) {
   EXPECT_EQ(typed("caf\u00e9\x7f"), "caf");
   EXPECT_EQ(typed("\u732b\u72ac\x1b[D\x7f"), "\u72ac");
@@ -99,6 +113,8 @@ TEST(LineHistory, IsKeptInAFileOfItsOwners) {
     LineHistory history(file);
     history.add("one");
     history.add("two");
+    history.add("pasted\nlines");
+    EXPECT_EQ(history.lines().back(), "pasted\nlines");
   }
   EXPECT_EQ(read_file(file), "one\ntwo\n");
   EXPECT_EQ(std::filesystem::status(file).permissions(),

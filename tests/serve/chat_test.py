@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import subprocess
 import termios
 import unittest
@@ -39,8 +40,8 @@ def generated(*options):
 
 
 def clean(text):
-    """As it is printed: without what would move a terminal's cursor."""
-    kept = "\n\t"
+    """As it is printed: without what would move a terminal's cursor, and what says how pasted lines arrive."""
+    kept, text = "\n\t", re.sub("\x1b\\[\\?2004[hl]", "", text)
     return "".join(" " if not letter.isprintable() and letter not in kept and letter != "\ufffd" else letter for letter in text)
 
 
@@ -140,6 +141,20 @@ class Terminal(unittest.TestCase):
         seconds, rate = (float(word) for word in self.read_until(" tokens/s").split(" s: "))
         self.assertGreater(rate, 0.9 * 3 / (seconds + 0.005), "of the whole answer")
         self.assertLess(rate, 1.1 * 3 / max(1e-9, seconds - 0.005))
+        self.read_until("> ")
+        os.write(self.keyboard, b"\x04")
+        self.assertEqual(process.wait(timeout=1800), 0)
+        os.close(self.keyboard)
+
+    def test_pasted_lines_are_one_message(self):
+        process = self.start("--max-tokens", 3, TERM="xterm")
+        self.read_until("\x1b[?2004h")
+        os.write(self.keyboard, b"\x1b[200~one\n\ttwo\n\x1b[201~?")
+        self.read_until("one\u21b5 two\u21b5?")
+        os.write(self.keyboard, b"\n")
+        said = self.read_until(" prompt tokens, ")
+        self.assertIn("\x1b[?2004l", said)
+        self.assertEqual(clean(said.splitlines()[-2]), clean(generated("--prompt", "one\n\ttwo\n?", "--max-tokens", 3)))
         self.read_until("> ")
         os.write(self.keyboard, b"\x04")
         self.assertEqual(process.wait(timeout=1800), 0)
