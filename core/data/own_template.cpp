@@ -440,11 +440,11 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, c
 ChatText OwnTemplate::render(std::span<const Turn> turns, bool prompt, const TemplateValues& values) const {
   ChatText made = render_plainly(turns, prompt, values);
   if (template_.has_generation()) {
-    begin_behind_prompts(turns, values, made);
+    begin_behind_prompts(turns, prompt, values, made);
     mark_unlearnt(turns, values, made.answers);
   } else {
     try {
-      made.answers = find_answers(turns, made.text, values);
+      made.answers = find_answers(turns, prompt, made.text, values);
     } catch (const Error&) { // a template may drop the thoughts of all answers but the last one
       if (!prompt) throw;
     }

@@ -89,7 +89,7 @@ class OwnTemplate {
 
   // With `prompt`, it ends where the assistant's next answer begins. Throws Error(data) where the template refuses the
   // conversation, or where it does not show which parts of the text are answers; those from which nothing is learnt, as
-  // all of a prompt, are then left out. [any thread]
+  // all of a prompt, are then left out, and so are later ones of a long prompt. [any thread]
   ChatText render(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
   // The form in which the template writes calls of tools; null: none, or one that is not known.
   const ToolCallForm* tool_call_form() const { return tool_call_form_; }
@@ -101,9 +101,10 @@ class OwnTemplate {
 
  private:
   ChatText render_plainly(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;
-  void begin_behind_prompts(std::span<const Turn> turns, const TemplateValues& values, ChatText& chat) const;
+  void begin_behind_prompts(std::span<const Turn> turns, bool prompt, const TemplateValues& values,
+                            ChatText& chat) const;
   void mark_unlearnt(std::span<const Turn> turns, const TemplateValues& values, std::vector<ChatAnswer>& answers) const;
-  std::vector<ChatAnswer> find_answers(std::span<const Turn> turns, const std::string& text,
+  std::vector<ChatAnswer> find_answers(std::span<const Turn> turns, bool prompt, const std::string& text,
                                        const TemplateValues& values) const;
   std::optional<ChatAnswer> find_answer(std::span<const Turn> turns, const std::string& text,
                                         const TemplateValues& values) const;

@@ -7,6 +7,10 @@
 namespace fvlm {
 namespace {
 
+// An answer is found by rendering what is before it. Of a prompt, where answers are only tokenized apart, so much of
+// that is enough, in its lengths: all of a long one would take a time of its square.
+constexpr size_t most_renderings = 16;
+
 Error hidden_answer(int64_t number, const std::string& where) {
   return Error(ErrorKind::data,
                "the chat template does not show where answer {} of the conversation is: rendered up to there, it is "
@@ -19,21 +23,23 @@ Error hidden_answer(int64_t number, const std::string& where) {
 
 // A generation block may begin behind the space that a prompt lacks, as in LLaVA's "ASSISTANT: " and "ASSISTANT:". A
 // model has to say that space, so that its answers begin with it.
-void OwnTemplate::begin_behind_prompts(std::span<const Turn> turns, const TemplateValues& values,
+void OwnTemplate::begin_behind_prompts(std::span<const Turn> turns, bool prompt, const TemplateValues& values,
                                        ChatText& chat) const {
-  for (size_t i = 0; i < turns.size(); ++i) {
+  size_t rendered = 0;
+  for (size_t i = 0; i < turns.size() && (!prompt || rendered <= most_renderings * chat.text.size()); ++i) {
     if (turns[i].role != "assistant") continue;
-    std::string prompt;
+    std::string before;
     try {
-      prompt = render_plainly(turns.first(i), true, values).text;
+      before = render_plainly(turns.first(i), true, values).text;
+      rendered += before.size();
     } catch (const Error&) { // it refuses a prompt here, and nobody will ask for an answer
       continue;
     }
-    if (!chat.text.starts_with(prompt)) continue;
+    if (!chat.text.starts_with(before)) continue;
     const auto answer = std::find_if(chat.answers.begin(), chat.answers.end(),
-                                     [&](const ChatAnswer& each) { return each.begin >= prompt.size(); });
+                                     [&](const ChatAnswer& each) { return each.begin >= before.size(); });
     if (answer == chat.answers.end()) continue;
-    if (chat.text.find_first_not_of(" \t\n", prompt.size()) >= answer->begin) answer->begin = prompt.size();
+    if (chat.text.find_first_not_of(" \t\n", before.size()) >= answer->begin) answer->begin = before.size();
   }
 }
 
@@ -62,14 +68,16 @@ void OwnTemplate::mark_unlearnt(std::span<const Turn> turns, const TemplateValue
   }
 }
 
-std::vector<ChatAnswer> OwnTemplate::find_answers(std::span<const Turn> turns, const std::string& text,
+std::vector<ChatAnswer> OwnTemplate::find_answers(std::span<const Turn> turns, bool prompt, const std::string& text,
                                                   const TemplateValues& values) const {
   std::vector<ChatAnswer> answers;
   int64_t number = 0;
-  for (size_t i = 0; i < turns.size(); ++i) {
+  size_t rendered = 0;
+  for (size_t i = 0; i < turns.size() && (!prompt || rendered <= most_renderings * text.size()); ++i) {
     if (turns[i].role != "assistant") continue;
     ++number;
     const auto found = find_answer(turns.first(i + 1), text, values);
+    rendered += 2 * (found ? found->end : text.size());
     if (found)
       answers.push_back(*found);
     else if (turns[i].is_learnt)

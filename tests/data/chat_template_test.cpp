@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <ctime>
 #include <fstream>
 #include <gmock/gmock.h>
 
@@ -394,6 +395,38 @@ TEST(OwnTemplate, PublicFormsShowWhereTheAnswerIs) {
     ++forms;
   }
   EXPECT_GE(forms, 20);
+}
+
+// Rendered up to each of its answers, it would take minutes.
+TEST(OwnTemplate, LongPromptsTakeNoTimeOfTheirSquare) {
+  for (const bool marks_answers : {false, true}) {
+    std::string text = chatml;
+    if (marks_answers)
+      text.replace(text.find("m.content"), 9, "'' }}{% generation %}{{ m.content }}{% endgeneration %}{{ ''");
+    const ChatFolder folder(Json{{"chat_template", text}});
+    const Tokenizer tokenizer = folder.tokenizer();
+    const ChatTemplate chat(tokenizer, {}, "default");
+    std::vector<Turn> turns;
+    for (int i = 0; i < 1000; ++i)
+      for (const char* role : {"user", "assistant"}) turns.push_back({role, std::string(100, 'a')});
+    const std::clock_t begin = std::clock();
+    const auto ids = chat.prompt(turns, "");
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 20);
+    EXPECT_EQ(ids, ChatTemplate(tokenizer).prompt(turns, ""));
+  }
+}
+
+TEST(VisualMarks, AreWordsUntilTheyBecomeTokens) {
+  const std::string text = "<image><video> <<image> <imag <\uFDD1>";
+  EXPECT_FALSE(has_visual_mark(marks_as_words(text)));
+  EXPECT_EQ(words_as_spelled(marks_as_words(text)), text);
+  EXPECT_EQ(marks_as_words("no mark <"), "no mark <");
+  const ChatFolder folder;
+  const Tokenizer tokenizer = folder.tokenizer();
+  const ChatTemplate chat(tokenizer, {4, true}); // ChatML
+  const auto ids = chat.prompt(std::vector<Turn>{{"user", marks_as_words(text)}}, "");
+  EXPECT_EQ(tokenizer.decode(ids), "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(std::ranges::count_if(ids, [](TokenId id) { return id < 0; }), 0);
 }
 
 TEST(OwnTemplate, MarksStandWhereTheTemplateWritesImages) {
