@@ -1,0 +1,158 @@
+// Mixtures of experts: weights of routers, and products by expert however they are computed.
+#include "bench.h"
+#include "ops/dry_run.h"
+#include "ops/experts.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+namespace fvlm::ops {
+namespace of_experts {
+
+using at::Tensor;
+
+constexpr int64_t rows = 9, width = 8, inner = 6, count = 5;
+
+// The experts of each row and their weights as their definition has them, one row after the other.
+Tensor expected_of(const Tensor& x, const Tensor& experts, const Tensor& weights, const Tensor& gate_up,
+                   const Tensor& down) {
+  Tensor y = at::zeros_like(x);
+  for (int64_t row = 0; row < x.size(0); ++row)
+    for (int64_t k = 0; k < experts.size(1); ++k) {
+      const int64_t expert = experts[row][k].item<int64_t>();
+      const Tensor up = gate_up.narrow(0, expert * 2 * inner, 2 * inner).matmul(x[row]);
+      const Tensor hidden = at::silu(up.narrow(0, 0, inner)) * up.narrow(0, inner, inner);
+      y[row] += weights[row][k] * down.narrow(0, expert * width, width).matmul(hidden);
+    }
+  return y;
+}
+
+std::string word(ExpertProducts products) {
+  return products == ExpertProducts::loop ? "loop" : products == ExpertProducts::blocks ? "blocks" : "grouped";
+}
+
+TEST(Experts, EachRowIsWhatItsExpertsMakeOfIt) {
+  Bench b;
+  const Value x = b.input({rows, width});
+  const ExpertWeights weights{count, Weight(b.parameter("gate_up", {count * 2 * inner, width})),
+                              Weight(b.parameter("down", {count * width, inner}))};
+  // Of uneven numbers of rows, one of them without any; then as many pairs as experts or fewer.
+  for (const Tensor& experts : {at::tensor({0, 1, 0, 4, 0, 4, 0, 4, 4, 1, 0, 4, 0, 4, 4, 0, 1, 0}).view({rows, 2}),
+                                at::arange(rows).remainder(4).unsqueeze(1)}) {
+    const Tensor shares = random(experts.sizes(), 7);
+    const Tensor expected = expected_of(x.data, experts, shares, weights.gate_up.value(), weights.down.value());
+    for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::blocks}) {
+      Tape none(Tape::Mode::forward_only);
+      const Value y = mix_experts(none, *b.ops, x, {experts, Value(shares)}, weights, products);
+      expect_close(y.data, expected, 1e-12, fmt::format("{} of {} experts", word(products), experts.size(1)));
+      const Value few = mix_experts(none, *b.ops, Value(x.data.narrow(0, 0, 2)),
+                                    {experts.narrow(0, 0, 2), Value(shares.narrow(0, 0, 2))}, weights, products);
+      expect_close(few.data, expected.narrow(0, 0, 2), 1e-12, word(products) + " of two rows");
+    }
+  }
+}
+
+TEST(Experts, GradientsReachRowsRouterAndExperts) {
+  for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::blocks})
+    for (const bool sigmoid : {false, true})
+      for (const bool normalized : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} sigmoid {} normalized {}", word(products), sigmoid, normalized));
+        Bench b;
+        const Value x = b.input({rows, width});
+        const Weight router(b.parameter("router", {count, width}));
+        const ExpertWeights weights{count, Weight(b.parameter("gate_up", {count * 2 * inner, width})),
+                                    Weight(b.parameter("down", {count * width, inner})), sigmoid};
+        b.expect_true_gradients([&](Tape& tape) {
+          const Value logits = b.ops->linear(tape, x, router);
+          const Routed routed = route(tape, logits, {2, sigmoid, normalized, 1e-2, 1.5, {}});
+          return std::vector{mix_experts(tape, *b.ops, x, routed, weights, products)};
+        });
+      }
+}
+
+TEST(Experts, GradientsOfTwoPassesAddUp) {
+  for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::blocks}) {
+    Bench b;
+    const Value x = b.input({rows, width}), z = b.input({3, width});
+    const ExpertWeights weights{count, Weight(b.parameter("gate_up", {count * 2 * inner, width})),
+                                Weight(b.parameter("down", {count * width, inner}))};
+    const Value shares = b.input({rows, 1});
+    const Tensor experts = at::arange(rows).remainder(3).unsqueeze(1);
+    b.expect_true_gradients([&](Tape& tape) {
+      const Routed first{experts, shares},
+          second{at::tensor({4, 1, 1}).unsqueeze(1), Value(at::ones({3, 1}, at::kDouble))};
+      return std::vector{mix_experts(tape, *b.ops, x, first, weights, products),
+                         mix_experts(tape, *b.ops, z, second, weights, products)};
+    });
+  }
+}
+
+TEST(Experts, ABiasDecidesTheChoiceAndNoWeight) {
+  Bench b;
+  Parameter bias;
+  bias.value = at::tensor({0.0, 10.0, 0.0}, at::kDouble);
+  const Tensor logits = at::tensor({3.0, -2.0, 1.0}, at::kDouble).unsqueeze(0);
+  Tape none(Tape::Mode::forward_only);
+  const Routed routed = route(none, Value(logits), {2, true, false, 0, 1, Weight(bias)});
+  EXPECT_EQ(routed.experts[0][0].item<int64_t>(), 1);
+  EXPECT_EQ(routed.experts[0][1].item<int64_t>(), 0);
+  expect_close(routed.weights.data[0], at::tensor({-2.0, 3.0}, at::kDouble).sigmoid(), 1e-15, "sigmoids");
+}
+
+// The kernel for all experts has a version for a CPU, which shows that it is asked for the right products.
+TEST(Experts, TheKernelForAllIsAskedForTheSameProducts) {
+  OperationsOptions options;
+  Registry registry{RegistryOptions{}};
+  registry.add_static(reference_manifest(), [] { return &reference_entry; });
+  Operations ops(registry, options);
+  const Tensor x = random({rows, 8}, 1, at::kFloat), experts = at::arange(2 * rows).remainder(4).view({rows, 2});
+  std::vector<Tensor> results[2];
+  for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::grouped}) {
+    Parameter gate_up, down;
+    gate_up.value = random({count * 16, 8}, 2, at::kFloat), down.value = random({count * 8, 8}, 3, at::kFloat);
+    gate_up.gradient = at::full_like(gate_up.value, std::nan("")), down.gradient = at::full_like(down.value, 1);
+    down.has_gradient = true;
+    Tape tape;
+    const Value in(x, true), shares(random({rows, 2}, 4, at::kFloat), true);
+    const Value y = mix_experts(tape, ops, in, {experts, shares}, {count, Weight(gate_up), Weight(down)}, products);
+    y.gradient->add(random(y.data.sizes(), 5, at::kFloat));
+    tape.backward();
+    results[products == ExpertProducts::grouped] = {y.data, in.gradient->take(), shares.gradient->take(),
+                                                    gate_up.gradient, down.gradient};
+  }
+  for (size_t i = 0; i < results[0].size(); ++i)
+    expect_close(results[1][i], results[0][i], 1e-5, fmt::format("result {}", i));
+}
+
+TEST(Experts, ADryRunKnowsTheShapes) {
+  for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::blocks, ExpertProducts::grouped}) {
+    const DryRun dry(at::kCPU);
+    Registry registry{RegistryOptions{}};
+    registry.add_static(reference_manifest(), [] { return &reference_entry; });
+    OperationsOptions options;
+    options.device = at::kMeta;
+    Operations ops(registry, options);
+    const auto on = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
+    Parameter gate_up, down;
+    gate_up.value = gate_up.gradient = at::empty({count * 2 * inner, width}, on);
+    down.value = down.gradient = at::empty({count * width, inner}, on);
+    Tape tape;
+    const Value x(at::empty({rows, width}, on), true), logits(at::empty({rows, count}, on), true);
+    const Routed routed = route(tape, logits, {2, false, true, 0, 1, {}});
+    const Value y = mix_experts(tape, ops, x, routed, {count, Weight(gate_up), Weight(down)}, products);
+    EXPECT_EQ(y.data.sizes(), x.data.sizes());
+    y.gradient->add(at::empty_like(y.data));
+    tape.backward();
+    EXPECT_EQ(x.gradient->take().sizes(), x.data.sizes());
+    EXPECT_EQ(logits.gradient->take().sizes(), logits.data.sizes());
+  }
+}
+
+} // namespace of_experts
+} // namespace fvlm::ops
