@@ -1,15 +1,15 @@
 #include "model/weights/blocks.h"
 
-#include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 namespace fvlm {
 namespace {
 
 constexpr int64_t alignment = 64; // elements
 
-const TensorSpec* find(const WeightLayout& layout, const std::string& name) {
-  const auto found = std::ranges::find(layout.tensors, name, &TensorSpec::name);
-  return found == layout.tensors.end() ? nullptr : &*found;
+ParameterSpec parameter_of(const TensorSpec& spec, const std::string& folder) {
+  return {folder + spec.name, spec.shape, spec.is_fixed, spec.pairs};
 }
 
 } // namespace
@@ -26,9 +26,18 @@ int64_t padded_elements(const ParameterBlock& block) {
 
 std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
                                       const std::vector<FusedNames>& fused_weights) {
+  std::unordered_map<std::string_view, const TensorSpec*> specs;
+  for (const TensorSpec& spec : layout.tensors) specs.emplace(spec.name, &spec);
+  std::unordered_map<std::string_view, size_t> stacks; // which block each is
   std::vector<ParameterBlock> blocks;
   for (const TensorSpec& spec : layout.tensors) {
     if (!spec.parameter) continue;
+    if (!spec.stack.empty()) {
+      const auto [stack, is_new] = stacks.emplace(spec.stack, blocks.size());
+      if (is_new) blocks.emplace_back();
+      blocks[stack->second].push_back(parameter_of(spec, folder));
+      continue;
+    }
     std::vector<std::string> names{spec.name};
     bool leads = true;
     for (const FusedNames& ends : fused_weights)
@@ -42,8 +51,7 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
     if (!leads) continue;
     ParameterBlock& block = blocks.emplace_back();
     for (const std::string& name : names)
-      if (const TensorSpec* each = find(layout, name))
-        block.push_back({folder + name, each->shape, each->is_fixed, each->pairs});
+      if (const auto each = specs.find(name); each != specs.end()) block.push_back(parameter_of(*each->second, folder));
   }
   return blocks;
 }

@@ -23,7 +23,7 @@ using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this orde
 int64_t padded_elements(const ParameterBlock& block);
 
 // Name suffixes of weights that one operation reads as one matrix: those of them that a layer has, the first among
-// them.
+// them. Tensors of a stack (TensorSpec) are a block besides.
 using FusedNames = std::vector<std::string>;
 const std::vector<FusedNames>& fused_weights(const VisionConfig& config);
 const std::vector<FusedNames>& fused_weights(const DecoderConfig& config);

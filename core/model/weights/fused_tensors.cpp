@@ -33,7 +33,7 @@ std::optional<TensorInfo> joined(const std::string& name, const std::vector<cons
   if (out.shape.empty()) return std::nullopt;
   out.shape.front() = 0;
   for (const TensorView* part : parts) {
-    const bool fits = part->dtype == out.dtype && part->shape.size() == out.shape.size() && !part->dequantizer &&
+    const bool fits = part->dtype == out.dtype && part->shape.size() == out.shape.size() && !part->reader &&
                       std::ranges::equal(std::span(part->shape).subspan(1), std::span(out.shape).subspan(1));
     if (!fits) return std::nullopt;
     out.shape.front() += part->shape.front();
@@ -52,9 +52,9 @@ Safetensors with_divided(const Safetensors& file, const std::vector<Fused>& fuse
       continue;
     }
     const auto count = static_cast<int64_t>(parts.size());
-    if (tensor.dequantizer || tensor.shape.empty() || tensor.shape.front() % count != 0)
+    if (tensor.reader || tensor.shape.empty() || tensor.shape.front() % count != 0)
       throw Error(ErrorKind::data, "tensor {} has the shape {}{}, and its rows are those of {} tensors",
-                  shown(tensor.name), shape_text(tensor.shape), tensor.dequantizer ? " and is quantized" : "", count)
+                  shown(tensor.name), shape_text(tensor.shape), tensor.reader ? " and is quantized" : "", count)
           .at(file.path().string())
           .advise("take the folder as it was published, with plain weights");
     const size_t bytes = tensor.data.size() / parts.size();

@@ -30,7 +30,7 @@ bool is_bias_of_zeros(const TensorView& tensor, std::string_view name,
 }
 
 bool same_content(const TensorView& a, const TensorView& b) {
-  return a.dtype == b.dtype && a.shape == b.shape && a.data.size() == b.data.size() && a.dequantizer == b.dequantizer &&
+  return a.dtype == b.dtype && a.shape == b.shape && a.data.size() == b.data.size() && a.reader == b.reader &&
          std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
 }
 

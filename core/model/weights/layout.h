@@ -39,6 +39,9 @@ struct TensorSpec {
   bool is_fixed = false;      // a number that the model uses and no training changes: a buffer of transformers
   std::string packed_as;      // scheme, of the codes of a quantized weight: see packed_weight.h
   AdjacentPairs pairs = {};
+  // Tensors of one layout that name the same stack lie one below the other in memory, in the layout's order, as one
+  // operation reads the matrices of all experts. Empty: it is in none.
+  std::string stack = {};
 };
 
 struct WeightLayout {

@@ -7,6 +7,7 @@
 #include "base/problems.h"
 #include "base/text.h"
 #include "model/weights/quantized_folder.h"
+#include "model/weights/stacked_experts.h"
 
 #include <fmt/format.h>
 
@@ -55,6 +56,8 @@ HuggingFaceFolder open_folder(const fs::path& path, bool is_plain) {
   out.config = read_json_object(path / "config.json", largest_config);
   out.weights = Safetensors::open(path);
   if (is_plain) out.weights = plain_weights(*out.weights, out.config, (path / "config.json").string());
+  out.stacks = stacks_of(*out.weights);
+  if (!out.stacks.empty()) out.weights = with_experts_apart(*out.weights, is_plain);
   out.config = encoder_config(std::move(out.config));
   out.carried = HuggingFaceFolder::carry(path);
   std::error_code none;

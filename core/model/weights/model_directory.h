@@ -39,6 +39,7 @@ struct HuggingFaceFolder {
   nlohmann::json config;
   std::optional<Safetensors> weights; // none: it is made fresh
   std::vector<Carried> carried;
+  nlohmann::json stacks; // of experts that its file has, which `weights` have apart: see stacked_experts.h
   // Of the decoder of a model that was imported from one folder: the folder's config.json and the names of its tensors,
   // so that it can be exported in that form. Null: there was none. See whole_model.h.
   nlohmann::json whole_model;

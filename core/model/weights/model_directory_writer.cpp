@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "base/new_file.h"
 #include "model/weights/convert.h"
-#include "model/weights/dequantizer.h"
 #include "model/weights/initialize.h"
 #include "model/weights/model_directory.h"
 
@@ -151,13 +150,13 @@ std::vector<std::byte> ModelDirectoryWriter::passenger_bytes(const Step& step) c
   std::vector<std::byte> out(step.info.byte_size());
   for (const char* prefix : {"", layout.optional_prefix.c_str()})
     if (const TensorView* found = folder.weights ? folder.weights->find(prefix + step.info.name) : nullptr) {
-      if (!found->dequantizer) {
+      if (!found->reader) {
         convert(found->data, found->dtype, out, step.info.dtype);
         return out;
       }
-      std::vector<float> numbers(step.info.elements());
-      found->dequantizer->read_rows(0, numbers);
-      convert(std::as_bytes(std::span(numbers)), DType::f32, out, step.info.dtype);
+      std::vector<std::byte> numbers(step.info.elements() * size_of(found->reader->type()));
+      found->reader->read(0, numbers);
+      convert(numbers, found->reader->type(), out, step.info.dtype);
       return out;
     }
   auto spec = std::ranges::find(layout.tensors, step.info.name, &TensorSpec::name);

@@ -5,8 +5,8 @@
 #include "base/mapped_file.h"
 #include "base/problems.h"
 #include "base/text.h"
-#include "model/weights/dequantizer.h"
 #include "model/weights/safetensors_header.h"
+#include "model/weights/weight_reader.h"
 
 #include <nlohmann/json.hpp>
 
@@ -201,7 +201,7 @@ uint64_t Safetensors::byte_size() const {
 }
 
 void Safetensors::drop(const TensorView& tensor) const {
-  const auto data = tensor.dequantizer ? tensor.dequantizer->codes() : tensor.data;
+  const auto data = tensor.reader ? tensor.reader->stored() : tensor.data;
   if (!data.empty()) content_->shard_of(data).file->drop(data);
 }
 

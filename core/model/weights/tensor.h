@@ -12,7 +12,7 @@
 
 namespace fvlm {
 
-class Dequantizer;
+class WeightReader;
 
 struct TensorInfo {
   std::string name;
@@ -32,8 +32,9 @@ struct TensorInfo {
 // the view came from.
 struct TensorView : TensorInfo {
   std::span<const std::byte> data;
-  // Of a weight that the file has quantized: reads its numbers, and `data` is empty. See quantized_folder.h.
-  std::shared_ptr<const Dequantizer> dequantizer = nullptr;
+  // Where the file has the numbers otherwise than one after the other: reads them, and `data` is empty. See
+  // quantized_folder.h and stacked_experts.h.
+  std::shared_ptr<const WeightReader> reader = nullptr;
 };
 
 std::string shape_text(std::span<const int64_t> shape); // "[9, 3, 64]"

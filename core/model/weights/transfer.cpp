@@ -61,8 +61,8 @@ class Transfer {
         ++part.tensors[tensor.dtype];
       }
       const Source& source = sources.at(tensor.name);
-      if (source.view && source.view->dequantizer)
-        dequantize(tensor, source);
+      if (source.view && source.view->reader)
+        read(tensor, source);
       else
         copy(tensor, source);
     }
@@ -89,23 +89,31 @@ class Transfer {
     if (source.file) source.file->drop(*source.view);
   }
 
-  void dequantize(const TensorInfo& tensor, const Source& source) {
-    const Dequantizer& weight = *source.view->dequantizer;
+  void read(const TensorInfo& tensor, const Source& source) {
+    const WeightReader& weight = *source.view->reader;
+    const auto* quantized = dynamic_cast<const Dequantizer*>(&weight);
     const int64_t piece = std::max<int64_t>(1, static_cast<int64_t>(piece_elements) / weight.cols());
-    std::vector<float> numbers;
+    std::vector<std::byte> rows;
     for (int64_t first = 0; first < weight.rows(); first += piece) {
-      numbers.resize(static_cast<size_t>(std::min(piece, weight.rows() - first) * weight.cols()));
-      weight.read_rows(first, numbers);
-      if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); }))
-        throw Error(ErrorKind::data, "the quantized weight {} has numbers that are not finite",
-                    shown(source.view->name))
-            .at(source.file->path().string())
-            .advise("the file is damaged: fetch it again");
-      append(tensor, std::as_bytes(std::span(numbers)), DType::f32);
+      const int64_t count = std::min(piece, weight.rows() - first);
+      rows.resize(static_cast<size_t>(count * weight.cols()) * size_of(weight.type()));
+      weight.read(first, rows);
+      if (quantized) require_finite(rows, source);
+      append(tensor, rows, weight.type());
     }
-    auto& reported = report_.dequantized[weight.form()];
-    ++reported.weights, reported.bytes_before += weight.codes().size(), reported.bytes += tensor.byte_size();
-    source.file->drop(*source.view);
+    if (quantized) {
+      auto& reported = report_.dequantized[quantized->form()];
+      ++reported.weights, reported.bytes_before += weight.stored().size(), reported.bytes += tensor.byte_size();
+    }
+    if (source.file) source.file->drop(*source.view);
+  }
+
+  static void require_finite(std::span<const std::byte> rows, const Source& source) {
+    const std::span numbers(reinterpret_cast<const float*>(rows.data()), rows.size() / sizeof(float));
+    if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); }))
+      throw Error(ErrorKind::data, "the quantized weight {} has numbers that are not finite", shown(source.view->name))
+          .at(source.file->path().string())
+          .advise("the file is damaged: fetch it again");
   }
 
   // A piece of a tensor, in the element type that it is stored in.

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/weights/fused_tensors.h"
+#include "model/weights/stacked_experts.h"
 
 #include <fmt/format.h>
 
@@ -230,6 +231,7 @@ WholeModel WholeModel::open(const fs::path& path) {
       if (belongs_to(part.role(), file.name, file.text())) part.folder.carried.push_back(file);
     if (part.role() != Role::decoder) continue;
     part.folder.whole_model = {{"config", source.config}, {"tensors", binding.names()}};
+    if (!source.stacks.empty()) part.folder.whole_model["stacks"] = source.stacks;
     if (!family.fused.empty()) part.folder.whole_model["fused"] = fused_names(*source.weights, family.fused);
   }
   return out;
@@ -281,6 +283,7 @@ WholeModelForm assemble(const ModelDirectory& directory) {
     if (!placed) problems.add("parameter {} has no place in the imported folder", shown(name));
   problems.raise(directory.path().string(),
                  "a part was exchanged since the import: export it without --huggingface, as a model directory");
+  stack_experts(out, whole.value("stacks", Json::object()), where);
   join(out, whole.value("fused", Json::array()), whole_model_family(*config, where).fused, where);
   return out;
 }
