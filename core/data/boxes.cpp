@@ -44,9 +44,10 @@ struct Family {
   BoxForm form;
 };
 constexpr Family families[]{
-    {"qwen2_vl", BoxForm::qwen2_vl}, {"qwen2_5_vl", BoxForm::pixels}, {"qwen3_vl", BoxForm::norm1000},
-    {"qwen3_5", BoxForm::norm1000},  {"internvl", BoxForm::internvl}, {"glm4v", BoxForm::norm1000},
-    {"glm46v", BoxForm::norm1000},   {"paligemma", BoxForm::loc},     {"gemma4", BoxForm::norm1000_yx}};
+    {"qwen2_vl", BoxForm::qwen2_vl}, {"qwen2_5_vl", BoxForm::pixels},     {"qwen3_vl", BoxForm::norm1000},
+    {"qwen3_5", BoxForm::norm1000},  {"qwen3_vl_moe", BoxForm::norm1000}, {"qwen3_5_moe", BoxForm::norm1000},
+    {"internvl", BoxForm::internvl}, {"glm4v", BoxForm::norm1000},        {"glm46v", BoxForm::norm1000},
+    {"paligemma", BoxForm::loc},     {"gemma4", BoxForm::norm1000_yx}};
 
 // Of the whole model that the decoder is of, else as its own config says it: "qwen3_vl_text".
 std::string model_type_in(const fs::path& folder) {

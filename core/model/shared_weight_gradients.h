@@ -19,10 +19,11 @@ inline bool can_defer_gradients(const DecoderConfig& decoder, int64_t rows, int6
   const int64_t convolving = decoder.convolutions(), ruled = decoder.delta_rules(),
                 attending = decoder.num_hidden_layers - convolving - ruled;
   const int64_t delta = decoder.delta_rows() + decoder.delta_values() + 2 * decoder.delta_value_heads;
+  const int64_t layers = decoder.num_hidden_layers, dense = layers - decoder.mixtures();
   const int64_t columns =
-      attending * heads + convolving * 3 * width + ruled * delta + decoder.num_hidden_layers * (up + 2 * width);
+      attending * heads + convolving * 3 * width + ruled * delta + layers * width + dense * (up + width);
   const int64_t weights = width * (attending * (heads + queries) + convolving * 4 * width +
-                                   ruled * (delta + decoder.delta_values()) + decoder.num_hidden_layers * (up + mlp));
+                                   ruled * (delta + decoder.delta_values()) + dense * (up + mlp));
   return columns * rows * element <= std::max(little, weights * float32);
 }
 

@@ -1,4 +1,4 @@
-"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, LFM3-VL, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR,
+"""A Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, both also with experts, LFM3-VL, Ministral 3, Pixtral, LightOnOCR, Gemma 4, LFM2-VL, MiniCPM-V, PaddleOCR-VL, GLM-OCR,
 GLM-4.1V, HunyuanOCR or VideoLLaMA 3 on a GPU, with heads as wide as those of the published models, images of several sizes and, with the
 Qwens and LFM3-VL, a video: in float32 its steps, gradients, tokens and the answers that it is rewarded for are those of the CPU but for
 rounding, in bf16 they are close to them; captured steps are those that ran one operation after the other, to the bit, and it is plugins
@@ -72,7 +72,7 @@ def final_weights(name):
 def batch():
     """Three samples: a question about an image, one about an image and a video of two moments of two frames, and one about none. Qwen3-VL's,
     Qwen3.5's and LFM3-VL's texts have room between the moments, so that each is a picture of its own."""
-    moments = [[1, 7, 1, 2], [1, 7, 1, 2]] if FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl") else [[1, 7, 2, 2]] if HAS_VIDEOS else [[1, 7, 1, 1]]
+    moments = [[1, 7, 1, 2], [1, 7, 1, 2]] if FAMILY.startswith("qwen3") or FAMILY == "lfm3_vl" else [[1, 7, 2, 2]] if HAS_VIDEOS else [[1, 7, 1, 1]]
     grids, lengths = torch.tensor([[4, 3, 1, 1], [2, 5, 1, 1], *moments]), torch.tensor([20, 33, 9])
     cells = grids.prod(1)
     generator = torch.Generator().manual_seed(1)

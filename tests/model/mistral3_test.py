@@ -147,7 +147,7 @@ class Mistral3(CellFolders, unittest.TestCase):
                 ("ministral3", edit("text_config", "rope_parameters")(beta), "text_config", "'llama_4_scaling_beta' is missing"),
                 ("lighton_ocr", lambda _, tensors: tensors.pop("model.vision_projection.norm.weight"),
                  'tensor "model.vision_projection.norm.weight" is missing'),
-                ("lighton_ocr", edit("text_config", "model_type")("qwen3_moe"), "text_config", '"qwen3_moe" is not supported as decoder'),
+                ("lighton_ocr", edit("text_config", "model_type")("qwen2_moe"), "text_config", '"qwen2_moe" is not supported as decoder'),
                 ("pixtral", edit("vision_feature_select_strategy")("default"), "'vision_feature_select_strategy' = \"default\"", "only full is"))):
             with self.subTest(words[0]):
                 wrong = self.changed(name, f"wrong-{number}", change)

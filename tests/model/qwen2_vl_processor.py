@@ -30,7 +30,7 @@ class VideoProcessor:
 
 
 def processor_of(folder, words, template, family="qwen2_vl", **limits):
-    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor,
+    base = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor, "qwen3_vl_moe": Qwen3VLProcessor, "qwen3_5": Qwen3VLProcessor,
             "lfm3_vl": Lfm3VlProcessor}[family]
     kind = type("Processor", (base,), {"check_argument_for_proper_class": lambda *_: None})
     images = Qwen2VLImageProcessorPil.from_pretrained(folder, **limits)

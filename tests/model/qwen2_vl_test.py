@@ -1,4 +1,4 @@
-"""Folders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and LFM3-VL against transformers: logits, loss and every gradient on texts with images and videos of any
+"""Folders of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, both also with experts, and LFM3-VL against transformers: logits, loss and every gradient on texts with images and videos of any
 size inside, generated tokens, and folders that go through the engine and back.
 
 usage: qwen2_vl_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -9,13 +9,14 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from cell_folders import edit
-from with_transformers import assert_near, changed_copy, draw, engine, folder as root, run, with_float64
+from with_transformers import assert_near, changed_copy, draw, engine, folder as root, run, with_experts_apart, with_float64
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (Lfm3VlConfig, Lfm3VlForConditionalGeneration, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
-                          Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration)
+from transformers import (AutoModelForImageTextToText, Lfm3VlConfig, Lfm3VlForConditionalGeneration, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
+                          Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, Qwen3VLConfig,
+                          Qwen3VLForConditionalGeneration, Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration)
 
 IMAGE, VIDEO = 256, 257
 TEXT = {"vocab_size": 260, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -29,6 +30,7 @@ OF_QWEN3_5 = TEXT | {"num_hidden_layers": 4, "head_dim": 32, "rms_norm_eps": 0.1
                      "layer_types": ["linear_attention"] * 3 + ["full_attention"],
                      "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
                                          "partial_rotary_factor": 0.25}}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 OF_LFM3 = {key: value for key, value in TEXT.items() if key != "rope_parameters"} | {
     "model_type": "lfm3", "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 8, "layer_types": ["conv", "sliding_attention", "full_attention"],
     "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -54,6 +56,14 @@ MODELS = {
     "qwen3_5_tied": (Qwen3_5ForConditionalGeneration, Qwen3_5Config(
         text_config=OF_QWEN3_5 | {"num_hidden_layers": 2, "layer_types": None, "full_attention_interval": 2}, **TOKENS,
         tie_word_embeddings=True, vision_config=VISION | {"patch_size": 8})),
+    "qwen3_vl_moe": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig(
+        text_config=OF_QWEN3 | EXPERTS, **TOKENS, vision_config=VISION | {"deepstack_visual_indexes": [0, 2]}, experts_implementation="eager")),
+    "qwen3_vl_moe_tied": (Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeConfig(
+        text_config=OF_QWEN3 | EXPERTS | {"mlp_only_layers": [0]}, **TOKENS, tie_word_embeddings=True,
+        vision_config=VISION | {"deepstack_visual_indexes": [1]}, experts_implementation="eager")),
+    "qwen3_5_moe": (Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig(
+        text_config=OF_QWEN3_5 | EXPERTS | {"shared_expert_intermediate_size": 24}, **TOKENS, vision_config=dict(VISION),
+        experts_implementation="eager")),
     "lfm3_vl": (Lfm3VlForConditionalGeneration, Lfm3VlConfig(
         text_config=dict(OF_LFM3), **TOKENS, projector_hidden_size=40, vision_config=dict(OF_LFM3_VISION))),
     "lfm3_vl_wide": (Lfm3VlForConditionalGeneration, Lfm3VlConfig(
@@ -74,7 +84,7 @@ SECONDS = 0.6  # of a step of time
 
 def labels_steps(model):
     """Whether the text says of each step of a video when it is, so that all steps are as images."""
-    return model.config.model_type in ("qwen3_vl", "qwen3_5", "lfm3_vl")
+    return model.config.model_type in ("qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "lfm3_vl")
 
 
 def has_row_axes(model):
@@ -202,7 +212,7 @@ def expected_of(model, batch):
     loss = torch.cat([F.cross_entropy(row[:-1], torch.tensor(text)[1:], reduction="none")[mask[1:]]
                       for row, text, mask in zip(logits, read, masks(model, batch))]).mean()
     loss.backward()
-    return {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None} | {
+    return with_experts_apart({"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None}) | {
         "loss": loss.detach(),
         "logits": torch.cat([row[[token not in (IMAGE, VIDEO) for token in text]] for row, text in zip(logits, read)]).detach()}
 
@@ -240,6 +250,23 @@ class QwenVl(unittest.TestCase):
                     self.assertEqual((root / name / file).read_bytes(), (root / f"{name}.back" / file).read_bytes())
                 self.assertEqual(*(json.loads((root / one / "config.json").read_text()) for one in (name, f"{name}.back")))
 
+    def test_stacks_of_experts_may_be_transposed(self):
+        """As in published folders of Qwen3-VL, which come back in that form."""
+        def transpose(tensors):
+            for key in [key for key in tensors if ".experts." in key]:
+                tensors[key] = tensors[key].transpose(1, 2).contiguous()
+
+        turned = changed_copy(root / "qwen3_vl_moe", tensors=transpose)
+        run(engine, "import", "--model", turned, "--out", root / "turned.model")
+        run(engine, "export", root / "turned.model", "--huggingface", "--out", root / "turned.back")
+        for one, other, file in ((turned, "turned.back", ""), ("qwen3_vl_moe.model", "turned.model", "decoder")):
+            before, after = (load_file(root / each / file / "model.safetensors") for each in (one, other))
+            self.assertEqual(set(before), set(after))
+            self.assertTrue(all(torch.equal(after[key], tensor) for key, tensor in before.items()))
+        again = AutoModelForImageTextToText.from_pretrained(root / "turned.back")
+        for key, parameter in again.named_parameters():
+            self.assertTrue(torch.equal(parameter, dict(models["qwen3_vl_moe"].named_parameters())[key]), key)
+
     def test_folders_that_do_not_fit_are_refused(self):
         def without_a_layer(config, tensors):
             del tensors["model.visual.deepstack_merger_list.1.norm.weight"]
@@ -253,8 +280,13 @@ class QwenVl(unittest.TestCase):
         def of_experts(config, tensors):
             config["model_type"] = "qwen3_vl_moe"
 
-        def of_experts_with_a_delta_rule(config, tensors):
-            config["model_type"] = "qwen3_5_moe"
+        def of_more_chosen_experts(config, tensors):
+            config["model_type"] = "qwen3_vl_moe"
+            config["text_config"]["num_experts_per_tok"] = 61
+
+        def of_an_auxiliary_loss(config, tensors):
+            config["model_type"] = "qwen3_vl_moe"
+            config["text_config"]["output_router_logits"] = True
 
         def of_one_axis_after_the_other(config, tensors):
             config["text_config"]["rope_parameters"]["mrope_interleaved"] = False
@@ -263,8 +295,9 @@ class QwenVl(unittest.TestCase):
                 (without_a_layer, 'tensor "model.visual.deepstack_merger_list.1.norm.weight" is missing', "model.safetensors"),
                 (of_a_larger_square, 'tensor "model.visual.pos_embed.weight" has the shape [25, 32]', "[36, 32]"),
                 (of_more_layers, "'deepstack_visual_indexes' names 3 layers, and the decoder that they are added to has 2", "config.json"),
-                (of_experts, '"qwen3_vl_moe" is not supported as a whole model', "qwen3_vl"),
-                (of_experts_with_a_delta_rule, '"qwen3_5_moe" is not supported as a whole model', "qwen3_5"),
+                (of_experts, 'tensor "model.language_model.layers.0.mlp.experts.0.gate_proj.weight" is missing', "model.safetensors"),
+                (of_more_chosen_experts, "'num_experts_per_tok' = 61 is more than the 60 experts of 'num_experts'", "text_config"),
+                (of_an_auxiliary_loss, "'output_router_logits' = true", "text_config"),
                 (of_one_axis_after_the_other, "'mrope_interleaved' = false", "text_config")):
             with self.subTest(change.__name__):
                 wrong = root / change.__name__

@@ -1,4 +1,4 @@
-"""The way of a Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 or LFM3-VL that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
+"""The way of a Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, LFM3-VL or a Qwen3-VL with experts that is tuned: a Hugging Face folder is imported, trained in each way that there is, and exported,
 and transformers has the same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: qwen2_vl_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE FAMILY; exit 77 where the oracle's wheels are missing."""
@@ -12,7 +12,7 @@ from unittest import mock
 
 FAMILY = sys.argv.pop(3)
 HAS_DELTA_RULE, HAS_CONVOLUTION = FAMILY == "qwen3_5", FAMILY == "lfm3_vl"  # in the first of two layers
-LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_5", "lfm3_vl")
+LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "lfm3_vl")
 
 import peft
 from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights

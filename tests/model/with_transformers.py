@@ -56,11 +56,32 @@ def changed_copy(source, config=None, tensors=None, files=("config.json", "model
 
 def draw(model):
     """Random parameters of which every one matters."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            parameter.data = torch.randn_like(parameter) * (1.2 / parameter.shape[-1] ** 0.5)
+        elif parameter.dim() > 1:
             parameter.data = torch.randn_like(parameter) * (1.2 / parameter[0].numel() ** 0.5)
         else:
             parameter.data += 0.2 * torch.randn_like(parameter)
+
+
+def with_experts_apart(tensors):
+    """Tensors by name, with a tensor for each matrix of an expert in place of transformers' stacks of them."""
+    out = {}
+    for name, stack in tensors.items():
+        stem, end, _ = name.partition(".experts.gate_up_proj")
+        if not end:
+            stem, end, _ = name.partition(".experts.down_proj")
+        if not end or stack.dim() != 3:
+            out[name] = stack
+            continue
+        words = ("gate_proj", "up_proj") if "gate_up" in end else ("down_proj",)
+        if stem.endswith("feed_forward"):  # LFM2's
+            words = ("w1", "w3") if "gate_up" in end else ("w2",)
+        for number, expert in enumerate(stack):
+            parts = dict(zip(words, expert.chunk(2) if "gate_up" in end else [expert]))
+            out |= {f"{stem}.experts.{number}.{part}.weight": tensor.contiguous() for part, tensor in parts.items()}
+    return out
 
 
 class AllFloat64(torch.overrides.TorchFunctionMode):

@@ -84,6 +84,20 @@ std::string module_end(const std::string& module) {
   throw error;
 }
 
+// Of experts, which transformers has no modules for.
+void refuse_experts(const WeightLayout& layout, const std::string& target, const std::string& where) {
+  const auto is_meant = [&](const TensorSpec& spec) {
+    const std::string module = module_of(spec.name);
+    return module.find(".experts.") != module.npos &&
+           (is_target(module, target) || module.find("." + target + ".") != module.npos);
+  };
+  if (std::ranges::any_of(layout.tensors, is_meant))
+    throw Error(ErrorKind::recipe, fmt::format("'{}' names matrices of experts, which can have no adapters", target))
+        .at(where)
+        .advise("they are no linears in transformers, so that PEFT could not read them; name linears of attention: "
+                "q, k, v, o");
+}
+
 const TensorSpec& layout_spec(const WeightLayout& layout, const std::string& name) {
   const auto found = std::find_if(layout.tensors.begin(), layout.tensors.end(),
                                   [&](const TensorSpec& spec) { return spec.name == name; });
@@ -167,6 +181,7 @@ std::vector<std::string> adapted_modules(const WeightLayout& layout, const std::
     if (std::any_of(linears.begin(), linears.end(),
                     [&](const std::string& module) { return is_target(module, target); }))
       continue;
+    refuse_experts(layout, target, where);
     std::set<std::string> known{"all"};
     for (const std::string& module : linears) known.insert(module_end(module));
     for (const Word& word : words())

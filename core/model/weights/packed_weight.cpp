@@ -76,8 +76,9 @@ int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
 bool is_packable(std::string_view name, std::span<const int64_t> shape) {
   const auto is = [name](std::string_view module) { return name.ends_with(std::string(module) + ".weight"); };
   return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
-         name.find("emb") == name.npos && !name.ends_with(head_name) && !is("linear_attn.in_proj_a") &&
-         !is("linear_attn.in_proj_b") && !is("patchifier");
+         name.find("emb") == name.npos && name.find(".experts.") == name.npos && !is("mlp.gate") &&
+         !is("feed_forward.gate") && !is("shared_expert_gate") && !name.ends_with(head_name) &&
+         !is("linear_attn.in_proj_a") && !is("linear_attn.in_proj_b") && !is("patchifier");
 }
 
 bool is_packable_head(std::string_view name, std::span<const int64_t> shape) {

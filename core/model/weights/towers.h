@@ -162,6 +162,17 @@ struct DecoderConfig {
   // which reads its rows through a convolution over the last `conv_taps`. Empty: none has.
   std::vector<int64_t> delta_layers;
   int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
+  // Of each layer 1, or 0: its MLP is a mixture of so many experts of moe_intermediate_size features, of which a router
+  // chooses num_experts_per_tok for each row (ops/experts.h). Empty: none is.
+  std::vector<int64_t> expert_layers;
+  int64_t num_experts = 0, num_experts_per_tok = 0, moe_intermediate_size = 0;
+  int64_t shared_expert_intermediate_size = 0; // of one more expert, which reads all rows; 0: none
+  bool shared_expert_gate = false;             // what it makes is multiplied by the sigmoid of a gate
+  bool sigmoid_router = false;                 // an expert's score is a sigmoid, in place of the softmax over all
+  bool use_expert_bias = false;                // a bias is added to the scores for the choice alone
+  bool norm_topk_prob = false;                 // the weights of a row's experts are divided by their sum
+  double topk_sum_epsilon = 0;                 // added to that sum
+  double routed_scaling_factor = 1;            // of the weights
   // Gemma 4's: heads of layers without a window have `global_head_dim` features. The last `num_kv_shared_layers` layers
   // read the keys and values of an earlier one, and have an MLP of twice the width where `use_double_wide_mlp`. A row
   // has `hidden_size_per_layer_input` features for each layer besides, of a table of so many tokens; 0: none.
@@ -231,6 +242,10 @@ struct DecoderConfig {
     return !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)] != 0;
   }
   int64_t delta_rules() const { return std::ranges::count(delta_layers, 1); }
+  bool has_experts(int64_t layer) const {
+    return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)] != 0;
+  }
+  int64_t mixtures() const { return std::ranges::count(expert_layers, 1); } // layers with experts
   // Features of all keys, of all values, and of what a delta rule's convolution reads.
   int64_t delta_keys() const { return delta_key_heads * delta_key_dim; }
   int64_t delta_values() const { return delta_value_heads * delta_value_dim; }

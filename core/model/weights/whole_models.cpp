@@ -194,12 +194,13 @@ WholeModelFamily::Configs read_paligemma(ConfigReader& reader) {
 
 // Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5. Published files have other words, or none, for the model_type of the
 // vision tower.
-WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& family) {
+WholeModelFamily::Configs read_qwen_vl(ConfigReader& reader, const std::string& family, bool has_experts = false) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
   out.vision["model_type"] = family + "_vision";
   out.decoder = text_piece(reader);
-  out.decoder["model_type"] = family + "_text";
+  out.decoder["model_type"] = family + (has_experts ? "_moe_text" : "_text");
+  if (has_experts) out.decoder.erase("tie_word_embeddings"); // which transformers does not read there
   tie_embeddings(reader, out.decoder, false);
   constexpr const char* merge = "spatial_merge_size"; // how many patches a cell has each way
   out.connector = {{"kind", "qwen2_vl"}, {"factor", ConfigReader(out.vision, reader.where()).whole(merge, 2, 1, 64)}};
@@ -376,6 +377,8 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"qwen2_5_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen2_5_vl"); }, qwen_vl_names},
       {"qwen3_vl", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_vl"); }, qwen3_vl_names()},
       {"qwen3_5", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_5"); }, qwen3_vl_names()},
+      {"qwen3_vl_moe", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_vl", true); }, qwen3_vl_names()},
+      {"qwen3_5_moe", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_5", true); }, qwen3_vl_names()},
   };
   return all;
 }

@@ -1,7 +1,7 @@
 // The family of Llama (transformers' LlamaForCausalLM; SmolLM2 is one): RMSNorm, rotary positions, grouped queries, a
 // gated MLP. Mistral, Ministral 3, SmolLM3, Granite, OLMo 2, Gemma, Gemma 3, Qwen2, Qwen3, the decoders of Qwen2-VL,
 // Qwen2.5-VL, Qwen3-VL, PaddleOCR-VL, GLM-OCR, GLM-4.1V and HunyuanOCR, Qwen3.5, LFM2, LFM3, GLM-4, Ernie 4.5,
-// HunYuan, nanochat and GhostVis are variations of it: the traits in DecoderConfig say which.
+// HunYuan, nanochat and GhostVis are variations of it, also with experts: the traits in DecoderConfig say which.
 #include "model/decoder/llama/config.h"
 
 #include "base/text.h"
@@ -32,15 +32,16 @@ void check_heads(ConfigReader& config, const DecoderConfig& decoder, bool derive
 }
 
 // What no family supports.
-void refuse_unsupported(ConfigReader& config, const std::string& model_type) {
+void refuse_unsupported(ConfigReader& config, const std::string& model_type, bool has_experts) {
   config.refuse_unless(config.flag("is_causal", true), "is_causal", "a row attends to itself and those before it");
   // Files of Granite may name the dropout that it was trained with, on which no answer depends.
   if (config.has("attention_dropout") && model_type != "granite")
     config.refuse_unless(config.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
                          "towers are trained without dropout; set it to 0");
-  for (const char* key : {"num_experts", "num_local_experts"})
-    if (config.has(key))
-      config.refuse_unless(config.whole(key, 0, 0) <= 1, key, "the MLP is one, not a mixture of experts");
+  if (!has_experts)
+    for (const char* key : {"num_experts", "num_local_experts"})
+      if (config.has(key))
+        config.refuse_unless(config.whole(key, 0, 0) <= 1, key, "the MLP is one, not a mixture of experts");
   if (config.has("use_bidirectional_attention"))
     config.refuse_unless(!config.flag("use_bidirectional_attention", false), "use_bidirectional_attention",
                          "a row attends to itself and those before it");
@@ -153,7 +154,7 @@ DecoderConfig read(ConfigReader& config, const std::string& model_type) {
   out.eos_token_id = config.wholes("eos_token_id", out.eos_token_id);
 
   check_activation(config, out);
-  refuse_unsupported(config, model_type);
+  refuse_unsupported(config, model_type, out.num_experts > 0);
   check_heads(config, out, derives_head_dim);
   return out;
 }
@@ -208,7 +209,8 @@ nlohmann::json write(const DecoderConfig& config) {
     out[head_gates_key] = config.head_gates;
     out[post_norms_key] = config.post_norms;
   }
-  if (config.model_type == qwen3_5) {
+  write_experts(config, out);
+  if (config.model_type == qwen3_5 || config.model_type == qwen3_5_moe) {
     out["linear_conv_kernel_dim"] = config.conv_taps;
     out["linear_num_key_heads"] = config.delta_key_heads;
     out["linear_num_value_heads"] = config.delta_value_heads;
@@ -248,6 +250,14 @@ struct FreshMatrices {
   }
 };
 
+// Buffers of old files, and what drafts tokens.
+std::vector<std::string> ignored_by(const DecoderConfig& config) {
+  std::vector<std::string> names{"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"};
+  if (config.model_type == qwen3_5 || config.model_type == qwen3_5_moe) names.emplace_back("mtp.*");
+  if (config.model_type == glm_ocr) names.push_back(fmt::format("model.layers.{}.*", config.num_hidden_layers));
+  return names;
+}
+
 WeightLayout layout(const DecoderConfig& config) {
   const int64_t width = config.hidden_size, mlp = config.intermediate_size;
   const int64_t attended = config.num_attention_heads * config.head_dim,
@@ -256,10 +266,7 @@ WeightLayout layout(const DecoderConfig& config) {
   const FreshMatrices fresh(config);
   const Initializer one{Initializer::Kind::constant, 1}, zero{Initializer::Kind::constant, 0};
   WeightLayout out;
-  out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
-  // A layer that drafts tokens.
-  if (config.model_type == qwen3_5) out.ignored.push_back("mtp.*");
-  if (config.model_type == glm_ocr) out.ignored.push_back(fmt::format("model.layers.{}.*", config.num_hidden_layers));
+  out.ignored = ignored_by(config);
   const auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };
@@ -315,6 +322,10 @@ WeightLayout layout(const DecoderConfig& config) {
     if (config.post_norms) add_norm(layer + names.attention_post_norm, width);
     if (config.pre_norms) add_norm(layer + names.mlp_norm, width);
     if (config.post_norms) add_norm(layer + names.mlp_post_norm, width);
+    if (config.has_experts(i)) {
+      add_experts(out, config, layer, fresh.inner(mlp, width), fresh.last());
+      continue;
+    }
     if (config.gated_mlp && !config.fused_gate) add_linear(layer + names.gate, mlp, width, config.mlp_bias);
     add_linear(layer + names.up, config.fused_gate ? 2 * mlp : mlp, width, config.mlp_bias);
     add_last(layer + names.down, width, mlp, config.mlp_bias);
@@ -346,6 +357,9 @@ DecoderFamily llama_family() {
                     {qwen2_5_vl, "Qwen2_5_VLTextModel"},
                     {qwen3_vl, "Qwen3VLTextModel"},
                     {qwen3_5, "Qwen3_5ForCausalLM"},
+                    {qwen3_moe, "Qwen3MoeForCausalLM"},
+                    {qwen3_vl_moe, "Qwen3VLMoeTextModel"},
+                    {qwen3_5_moe, "Qwen3_5MoeForCausalLM"},
                     {paddleocr, "PaddleOCRTextModel"},
                     {ernie, "Ernie4_5ForCausalLM"},
                     {glm4, "Glm4ForCausalLM"},
@@ -354,6 +368,7 @@ DecoderFamily llama_family() {
                     {hunyuan, "HunYuanDenseV1ForCausalLM"},
                     {hunyuan_vl, "HunYuanVLTextModel"},
                     {lfm2, "Lfm2ForCausalLM"},
+                    {lfm2_moe, "Lfm2MoeForCausalLM"},
                     {lfm3, "Lfm3ForCausalLM"},
                     {"nanochat", "NanoChatForCausalLM"},
                     {"ghostvis", "GhostVisForCausalLM"}},
@@ -364,6 +379,7 @@ DecoderFamily llama_family() {
                             {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"},
                             {"mlp.gate_proj.weight", "mlp.up_proj.weight"},
                             {"mlp.gate_proj.bias", "mlp.up_proj.bias"},
+                            {"mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.up_proj.weight"},
                             {"feed_forward.w1.weight", "feed_forward.w3.weight"},
                             {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight"},
                             {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"}}};

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <string>
+#include <vector>
 
 namespace fvlm::llama {
 
@@ -23,6 +24,8 @@ inline constexpr const char *layer_types_key = "layer_types", *window_key = "sli
 inline constexpr const char *full_attention = "full_attention", *sliding_attention = "sliding_attention",
                             *convolution = "conv", *linear_attention = "linear_attention";
 inline constexpr const char *head_gates_key = "use_attention_gate", *post_norms_key = "use_sandwich_norm"; // of LFM3
+inline constexpr const char *qwen3_moe = "qwen3_moe", *qwen3_vl_moe = "qwen3_vl_moe_text",
+                            *qwen3_5_moe = "qwen3_5_moe_text", *lfm2_moe = "lfm2_moe";
 inline constexpr const char* use_bias_key = "use_bias"; // of all linears
 inline constexpr const char* gelu_tanh = "gelu_pytorch_tanh";
 
@@ -34,11 +37,27 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type);
 void read_layers(ConfigReader& config, DecoderConfig& out);
 nlohmann::json layer_types_of(const DecoderConfig& config);
 
+// Which layers have experts, and what these are; and the same in a config.json.
+void read_experts(ConfigReader& config, DecoderConfig& out);
+void write_experts(const DecoderConfig& config, nlohmann::json& out);
+// The tensors of such a layer in place of an MLP's; `stem`: before their names.
+void add_experts(WeightLayout& layout, const DecoderConfig& config, const std::string& stem, const Initializer& inner,
+                 const Initializer& last);
+// Names of these tensors behind the layer's, in the order in which they lie in memory: of each expert gate and up, and
+// of each expert down.
+struct ExpertNames {
+  std::vector<std::string> gate_up, down;
+};
+ExpertNames expert_names(const DecoderConfig& config);
+
 // Of tensors that are not called the same in all models.
 struct TensorNames {
   const char *attention_norm = "input_layernorm", *mlp_norm = "post_attention_layernorm", *final_norm = "norm";
   const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm", *out = "self_attn.o_proj";
   const char *gate = "mlp.gate_proj", *up = "mlp.up_proj", *down = "mlp.down_proj";
+  const char *router = "mlp.gate", *expert_bias = "feed_forward.expert_bias";
+  const char *experts = "mlp.experts.", *expert_gate = "gate_proj", *expert_up = "up_proj", *expert_down = "down_proj";
+  const char *shared_gate = "mlp.shared_expert_gate", *shared = "mlp.shared_expert.";
   // Of what a branch adds, where that is normalized.
   const char *attention_post_norm = "post_attention_layernorm", *mlp_post_norm = "post_feedforward_layernorm";
 };

@@ -185,6 +185,39 @@ DecoderConfig qwen3_vl_defaults(ConfigReader& config) {
   return out;
 }
 
+// Where a config wants a window, all layers have it. The experts are read with the layers.
+DecoderConfig qwen3_moe_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 151936;
+  out.hidden_size = 2048;
+  out.intermediate_size = 6144;
+  out.num_hidden_layers = 24;
+  out.num_key_value_heads = 4;
+  out.max_position_embeddings = 32768;
+  out.eos_token_id = {};
+  out.mlp_bias = false;
+  out.qk_norm = true;
+  config.refuse_unless(!config.flag("use_sliding_window", false) || config.has_null(window_key), "use_sliding_window",
+                       "every layer has full attention; set it to false if no text is longer than the window");
+  return out;
+}
+
+DecoderConfig qwen3_vl_moe_defaults(ConfigReader& config) {
+  DecoderConfig out = llama_defaults(config);
+  out.vocab_size = 151936;
+  out.hidden_size = 2048;
+  out.intermediate_size = 5632;
+  out.num_hidden_layers = 24;
+  out.num_attention_heads = out.num_key_value_heads = 16;
+  out.max_position_embeddings = 128000;
+  out.rope_theta = 5e5;
+  out.mrope_section = {24, 20, 20};
+  out.eos_token_id = {};
+  out.mlp_bias = false;
+  out.qk_norm = out.mrope_interleaved = out.tie_word_embeddings = true;
+  return out;
+}
+
 DecoderConfig qwen3_5_defaults(ConfigReader& config) {
   DecoderConfig out = llama_defaults(config);
   out.vocab_size = 248320;
@@ -198,6 +231,14 @@ DecoderConfig qwen3_5_defaults(ConfigReader& config) {
   out.qk_norm = out.unit_offset = out.gated_attention = out.mrope_interleaved = out.may_rotate_part = true;
   out.partial_rotary_factor = 0.25;
   out.mrope_section = {11, 11, 10};
+  return out;
+}
+
+DecoderConfig qwen3_5_moe_defaults(ConfigReader& config) {
+  DecoderConfig out = qwen3_5_defaults(config);
+  out.hidden_size = 2048;
+  out.num_hidden_layers = 40;
+  out.num_key_value_heads = 2;
   return out;
 }
 
@@ -330,6 +371,13 @@ DecoderConfig lfm2_defaults(ConfigReader&) {
   return out;
 }
 
+DecoderConfig lfm2_moe_defaults(ConfigReader& config) {
+  DecoderConfig out = lfm2_defaults(config);
+  out.hidden_size = 2048;
+  out.intermediate_size = 7168;
+  return out;
+}
+
 // Most of whose layers have convolutions, others a window.
 DecoderConfig lfm3_defaults(ConfigReader& config) {
   DecoderConfig out = lfm2_defaults(config);
@@ -355,11 +403,15 @@ TensorNames names_of(const DecoderConfig& config) {
     return {"operator_norm",    "ffn_norm",           "embedding_norm",  "self_attn.q_norm",
             "self_attn.k_norm", "self_attn.o_proj",   "feed_forward.w1", "feed_forward.w3",
             "feed_forward.w2",  "post_operator_norm", "post_ffn_norm"};
-  if (config.operator_names)
-    return {"operator_norm",         "ffn_norm",           "embedding_norm",  "self_attn.q_layernorm",
-            "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
-            "feed_forward.w2"};
   TensorNames names;
+  if (config.operator_names) {
+    names = {"operator_norm",         "ffn_norm",           "embedding_norm",  "self_attn.q_layernorm",
+             "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
+             "feed_forward.w2"};
+    names.router = "feed_forward.gate", names.experts = "feed_forward.experts.";
+    names.expert_gate = "w1", names.expert_up = "w3", names.expert_down = "w2";
+    return names;
+  }
   if (config.fused_gate) {
     names.up = "mlp.gate_up_proj";
     names.attention_post_norm = "post_self_attn_layernorm", names.mlp_post_norm = "post_mlp_layernorm";
@@ -389,8 +441,12 @@ DecoderConfig defaults(ConfigReader& config, const std::string& model_type) {
                                                                            {qwen2_5_vl, qwen2_vl_defaults},
                                                                            {qwen3_vl, qwen3_vl_defaults},
                                                                            {lfm2, lfm2_defaults},
+                                                                           {lfm2_moe, lfm2_moe_defaults},
                                                                            {lfm3, lfm3_defaults},
                                                                            {qwen3_5, qwen3_5_defaults},
+                                                                           {qwen3_moe, qwen3_moe_defaults},
+                                                                           {qwen3_vl_moe, qwen3_vl_moe_defaults},
+                                                                           {qwen3_5_moe, qwen3_5_moe_defaults},
                                                                            {paddleocr, paddleocr_defaults},
                                                                            {ernie, ernie_defaults},
                                                                            {glm4, glm4_defaults},

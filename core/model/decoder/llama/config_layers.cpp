@@ -94,7 +94,9 @@ void read_lfm2(ConfigReader& config, DecoderConfig& out) {
   out.conv_taps = config.whole("conv_L_cache", 3, 1, most_taps);
   out.conv_bias = config.flag("conv_bias", false);
   out.tie_word_embeddings = config.flag("tie_embedding", out.tie_word_embeddings);
-  out.intermediate_size = lfm2_mlp_width(config, config.whole("block_ff_dim", out.intermediate_size, 1, most_features));
+  if (out.model_type == lfm2)
+    out.intermediate_size =
+        lfm2_mlp_width(config, config.whole("block_ff_dim", out.intermediate_size, 1, most_features));
 }
 
 // What each layer of LFM3 is: in turns, or as the config says.
@@ -135,12 +137,13 @@ void read_qwen3_5(ConfigReader& config, DecoderConfig& out) {
 
 void read_layers(ConfigReader& config, DecoderConfig& out) {
   const std::string& type = out.model_type;
+  read_experts(config, out);
   if (type == mistral || type == ministral3) read_mistral_window(config, out);
   if (type == "smollm3") out.no_rope_layers = smollm3_rope_layers(config, out.num_hidden_layers);
   if (type == gemma2 || type == gemma3) return read_gemma_windows(config, out);
-  if (type == lfm2) return read_lfm2(config, out);
+  if (type == lfm2 || type == lfm2_moe) return read_lfm2(config, out);
   if (type == lfm3) return read_lfm3(config, out);
-  if (type == qwen3_5) return read_qwen3_5(config, out);
+  if (type == qwen3_5 || type == qwen3_5_moe) return read_qwen3_5(config, out);
   refuse_windows_by_layer(config);
 }
 

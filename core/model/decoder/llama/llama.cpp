@@ -136,9 +136,13 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters, const std::str
       if (config.head_gates) layer.gates = linear(i, {"self_attn.gate_proj"}, false);
       layer.out = linear(i, {names.out}, config.out_bias);
     }
-    layer.up = config.gated_mlp && !config.fused_gate ? linear(i, {names.gate, names.up}, config.mlp_bias)
-                                                      : linear(i, {names.up}, config.mlp_bias);
-    layer.down = linear(i, {names.down}, config.mlp_bias);
+    if (config.has_experts(i)) {
+      layer.experts.emplace(config, parameters, layer_name(i, ""));
+    } else {
+      layer.up = config.gated_mlp && !config.fused_gate ? linear(i, {names.gate, names.up}, config.mlp_bias)
+                                                        : linear(i, {names.up}, config.mlp_bias);
+      layer.down = linear(i, {names.down}, config.mlp_bias);
+    }
     if (i > 0 && i + 1 < config.num_hidden_layers) // the first and the last layer stay in 16 bits, as is common
       for (const auto* each : {&layer.in, &layer.out, &layer.up, &layer.down})
         for (ops::Parameter* part : each->weight.parts()) part->allows_fp8 = true;
@@ -264,6 +268,7 @@ Llama::QueryKeyValue Llama::heads_of(Tape& tape, Operations& ops, const Layer& l
 // Where the input of a weight's linear should be computed, see SharedGradientPass::input() and
 // Operations::input_memory().
 static at::Tensor input_of(const ops::Weight& weight, int64_t rows, const ops::SharedGradientPass& pass) {
+  if (!weight.defined()) return {}; // of experts
   const at::Tensor shared = pass.input(weight, rows);
   return shared.defined() ? shared : Operations::input_memory(weight, rows);
 }
@@ -273,6 +278,7 @@ Value Llama::activated(Tape& tape, Operations& ops, const Value& up) const {
 }
 
 Value Llama::mlp(Tape& tape, Operations& ops, const Layer& layer, Value x, const ops::SharedGradientPass& pass) const {
+  if (layer.experts) return layer.experts->forward(tape, ops, x);
   if (has_swiglu()) {
     const at::Tensor into = input_of(layer.down.weight, x.data.size(0), pass);
     return ops.swiglu_mlp(tape, std::move(x), layer.up, layer.down, pass, into);
@@ -410,6 +416,11 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvPages& pages, 
     };
     const Value in = of_normed(layer.in), gates = layer.gates.weight.defined() ? of_normed(layer.gates) : Value();
     residual = ops.linear(no_grad, mix(in, gates, {}), layer.out, residual);
+    if (layer.experts) {
+      const Value x = ops.rmsnorm(no_grad, residual, {}, factor_of(layer.mlp_norm), residual_epsilon_).y;
+      residual = with_added(ops::add(no_grad, layer.experts->forward(no_grad, ops, x), residual), i);
+      continue;
+    }
     Value inner =
         ops.linear_of_norm(no_grad, residual, factor_of(layer.mlp_norm), residual_epsilon_, layer.up, has_swiglu());
     if (!has_swiglu()) inner = activated(no_grad, ops, inner);
@@ -434,10 +445,16 @@ double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
   const double rule = product_flops(width, 2 * keys + 3 * values + 2 * config_.delta_value_heads) +
                       3 * product_flops(config_.delta_key_dim, values);
   const int64_t gates = config_.head_gates ? config_.num_attention_heads : 0;
+  const auto mixtures = static_cast<double>(config_.mixtures());
+  const int64_t shared = config_.shared_expert_intermediate_size,
+                chosen = config_.num_experts_per_tok * config_.moe_intermediate_size;
+  const double mixture = product_flops(width, config_.num_experts + 3 * (chosen + shared)) +
+                         (config_.shared_expert_gate ? product_flops(width, 1) : 0);
   const double row =
       attending * (product_flops(width, config_.query_rows() + 2 * kv + gates) + product_flops(heads, width)) +
       convolving * product_flops(width, 4 * width) + ruled * rule +
-      layers * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size);
+      (layers - mixtures) * (config_.gated_mlp ? 3 : 2) * product_flops(width, config_.intermediate_size) +
+      mixtures * mixture;
   return with_backward({rows * row, pairs * attending * attention_pair_flops(heads)}, trains, inputs);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "model/decoder/decoder.h"
 #include "model/decoder/llama/delta_layer.h"
+#include "model/decoder/llama/expert_layer.h"
 #include "ops/feature_rotation.h"
 #include "ops/short_convolution.h"
 
@@ -32,11 +33,12 @@ class Llama : public Decoder {
  private:
   // Undefined where the family has none: biases, weights of norms.
   struct Layer {
-    ops::Operations::Layer in, out;  // in: q, k and v as one, or what the convolution reads
-    ops::ConvolutionTaps taps;       // of a layer with a convolution in place of attention
-    std::optional<DeltaLayer> delta; // of one with a delta rule
-    ops::Operations::Layer gates;    // what the rule reads besides, or what makes the gates of heads
-    ops::Operations::Layer up, down; // up: gate and up as one where the MLP is gated
+    ops::Operations::Layer in, out;     // in: q, k and v as one, or what the convolution reads
+    ops::ConvolutionTaps taps;          // of a layer with a convolution in place of attention
+    std::optional<DeltaLayer> delta;    // of one with a delta rule
+    ops::Operations::Layer gates;       // what the rule reads besides, or what makes the gates of heads
+    ops::Operations::Layer up, down;    // up: gate and up as one where the MLP is gated
+    std::optional<ExpertLayer> experts; // in place of these
     ops::Weight attention_norm, mlp_norm, attention_post_norm, mlp_post_norm, q_norm, k_norm;
     ops::AttentionShape attention;
     bool convolves() const { return taps.weight.defined(); }

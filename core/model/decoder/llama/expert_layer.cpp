@@ -1,0 +1,43 @@
+#include "model/decoder/llama/expert_layer.h"
+
+#include "model/decoder/llama/config.h"
+#include "ops/gates.h"
+#include "ops/pointwise.h"
+
+namespace fvlm::model {
+
+ExpertLayer::ExpertLayer(const DecoderConfig& config, Parameters& parameters, const std::string& stem) {
+  const llama::TensorNames names = llama::names_of(config);
+  const auto fused = [&](std::vector<std::string> behind_stem) {
+    for (std::string& name : behind_stem) name.insert(0, stem);
+    return parameters.fused(behind_stem);
+  };
+  const auto [gate_up, down] = llama::expert_names(config);
+  router_ = fused({names.router + std::string(".weight")});
+  routing_.chosen = config.num_experts_per_tok;
+  routing_.sigmoid = config.sigmoid_router;
+  routing_.normalized = config.norm_topk_prob;
+  routing_.epsilon = config.topk_sum_epsilon;
+  routing_.scale = config.routed_scaling_factor;
+  if (config.use_expert_bias) routing_.bias = fused({names.expert_bias});
+  experts_ = {config.num_experts, fused(gate_up), fused(down)};
+  const at::Tensor& matrices = experts_.down.value();
+  products_ = ops::expert_products(matrices.device(), matrices.scalar_type(), config.num_experts, config.hidden_size,
+                                   config.moe_intermediate_size);
+  if (config.shared_expert_intermediate_size == 0) return;
+  const std::string shared = names.shared;
+  if (config.shared_expert_gate) shared_gate_ = fused({names.shared_gate + std::string(".weight")});
+  shared_up_.weight = fused({shared + "gate_proj.weight", shared + "up_proj.weight"});
+  shared_down_.weight = fused({shared + "down_proj.weight"});
+}
+
+Value ExpertLayer::forward(Tape& tape, Operations& ops, const Value& x) const {
+  const ops::Routed routed = ops::route(tape, ops.linear(tape, x, router_), routing_);
+  const Value chosen = ops::mix_experts(tape, ops, x, routed, experts_, products_);
+  if (!shared_up_.weight.defined()) return chosen;
+  Value shared = ops.swiglu_mlp(tape, x, shared_up_, shared_down_, {});
+  if (shared_gate_.defined()) shared = ops::gated_by_sigmoid(tape, shared, ops.linear(tape, x, shared_gate_));
+  return ops::add(tape, shared, chosen);
+}
+
+} // namespace fvlm::model
