@@ -2,6 +2,9 @@
 
 #include "base/json.h"
 
+#include <algorithm>
+#include <mutex>
+
 namespace fvlm {
 namespace {
 
@@ -21,6 +24,7 @@ const Json* template_of(const Json& step) {
 
 EnclosingTokens enclosing_tokens(const Tokenizer& tokenizer) {
   EnclosingTokens enclosing;
+  if (tokenizer.folder().empty()) return enclosing; // it was not read from a file
   const Json file = read_json_object(tokenizer.folder() / "tokenizer.json", uint64_t{256} << 20);
   const auto step = file.find("post_processor");
   const Json* const found = step == file.end() ? nullptr : template_of(*step);
@@ -33,6 +37,26 @@ EnclosingTokens enclosing_tokens(const Tokenizer& tokenizer) {
     if (const auto id = tokenizer.added_id(name)) (is_behind ? enclosing.after : enclosing.before).push_back(*id);
   }
   return enclosing;
+}
+
+struct EmbeddingTokens::Enclosing {
+  std::once_flag once;
+  EnclosingTokens tokens;
+};
+
+EmbeddingTokens::EmbeddingTokens(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), enclosing_(std::make_shared<Enclosing>()) {}
+
+EmbeddingTokens::Read EmbeddingTokens::of(std::string_view text, size_t most) const {
+  std::call_once(enclosing_->once, [this] { enclosing_->tokens = enclosing_tokens(tokenizer_); });
+  const auto& [before, after] = enclosing_->tokens;
+  Read read{tokenizer_.encode(text, SpecialTokens::as_text)};
+  const size_t around = before.size() + after.size(), room = most - std::min(most, around);
+  read.removed = read.ids.size() - std::min(read.ids.size(), room);
+  read.ids.resize(read.ids.size() - read.removed);
+  read.ids.insert(read.ids.begin(), before.begin(), before.end());
+  read.ids.insert(read.ids.end(), after.begin(), after.end());
+  return read;
 }
 
 } // namespace fvlm

@@ -58,7 +58,7 @@ PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& prepa
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
-      chat_(tokenizer, visual_rows, settings_.chat_template),
+      chat_(tokenizer, visual_rows, settings_.chat_template), embedding_tokens_(tokenizer),
       chat_with_tools_(settings_.chat_template ? std::nullopt : chatml_with_tools(tokenizer, visual_rows)) {}
 
 // The key of a frame is its file and its place among the file's frames, which is less to read than its pixels are.
@@ -175,19 +175,11 @@ std::string PromptWriter::text_of(std::span<const TokenId> tokens, const char* f
   return tokenizer_.decode(tokens);
 }
 
-std::vector<TokenId> PromptWriter::enclosed(std::vector<TokenId> text) const {
-  std::call_once(enclosing_once_, [this] { enclosing_ = enclosing_tokens(tokenizer_); });
-  text.insert(text.begin(), enclosing_.before.begin(), enclosing_.before.end());
-  text.insert(text.end(), enclosing_.after.begin(), enclosing_.after.end());
-  return text;
-}
-
 std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, WrittenPrompt& written) const {
   if (request.tokens.empty()) {
     const std::string& text = request.turns.at(0).text;
     if (request.echo) written.echo = text;
-    std::vector<TokenId> tokens = tokenizer_.encode(text, SpecialTokens::as_text);
-    return request.embedding ? enclosed(std::move(tokens)) : tokens;
+    return request.embedding ? embedding_tokens_.of(text).ids : tokenizer_.encode(text, SpecialTokens::as_text);
   }
   require_known(request.tokens, request.embedding ? "input" : "prompt");
   if (request.echo) written.echo = tokenizer_.decode(request.tokens);

@@ -9,8 +9,6 @@
 #include "model/pack.h"
 #include "serve/answer_json.h"
 
-#include <mutex>
-
 namespace fvlm::serve {
 
 struct PromptSettings {
@@ -74,16 +72,14 @@ class PromptWriter {
   void require_known(std::span<const TokenId> tokens, const char* field) const;
   std::vector<TokenId> prompt(const ChatRequest& request, std::span<const Turn> turns, WrittenPrompt& written) const;
   TokenId call_begin(const ToolCallForm& form) const;
-  std::vector<TokenId> enclosed(std::vector<TokenId> text) const; // as the tokenizer does by itself
   std::vector<TokenId> continued(const ChatRequest& request, WrittenPrompt& written) const;
 
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;
   PromptSettings settings_;
   ChatTemplate chat_;
+  EmbeddingTokens embedding_tokens_;
   const std::optional<ChatTemplate> chat_with_tools_; // where `chat_` has no place for them
-  mutable std::once_flag enclosing_once_;             // as it reads a file of megabytes
-  mutable EnclosingTokens enclosing_;
 };
 
 } // namespace fvlm::serve
