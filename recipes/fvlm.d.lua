@@ -12,8 +12,8 @@ local fvlm = {}
 function fvlm.arg(name, default) end
 
 ---A sum of weighted objectives, the same as a plain list.
----@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
----@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
+---@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
+---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[]
 function fvlm.sum(terms) end
 
 ---What a `control` function may return.
@@ -427,7 +427,7 @@ function fvlm.lora(table) end
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
 ---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents" How the connector encodes frames in training. Default: the first of its modes.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
@@ -456,6 +456,7 @@ function fvlm.stage(name) end
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
 ---@field chat_template? string Name of a chat template of the decoder's folder, usually `default`, which formats every chat. Default: ChatML.
 ---@field mask_history? boolean Learn the last answer of each conversation alone; the earlier ones stand as context. Samples with `token_ids` are learnt as their `loss_mask` says. Default: `false`.
+---@field negatives? integer How many of a retrieval sample's negatives are read, at most: the first ones. Default: 1.
 ---@field boxes? "pixels"|"norm1000"|"norm1000_yx"|"norm1"|"loc"|"qwen2_vl"|"internvl" How boxes and points of a sample's `objects` are written; docs/data.md shows each way. Default: as the models of the decoder's family write them, where that is known.
 ---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
 ---@field teacher_prompt? string What a teacher with a prompt of its own reads in place of the first user turn, without frames; the other turns are the same. `{name}` stands for a field of the sample. For samples with a context, a question and answers it takes the place of `questions.prompt`: `{source}` stands for what the encoder of bytes reads, and the rest may have special tokens.
@@ -543,6 +544,20 @@ function fvlm.dpo(table) end
 ---@param table fvlm.Kto
 ---@return fvlm.Kto
 function fvlm.kto(table) end
+
+---Trains embeddings, as /v1/embeddings answers them: each query's positive is to be nearer to it than the other
+---positives and negatives of its pack. docs/embeddings.md has the formula, and the way from data to vectors.
+---@class fvlm.Contrastive
+---@field temperature? number What cosine similarities are divided by before the softmax. Default: `0.02`.
+---@field symmetric? boolean The mean of this loss and of the one that lets each positive find its query among the pack's queries. Default: `false`.
+---@field dimensions? integer|(integer)[] Matryoshka: the loss is the sum over the whole embeddings and over the first so many numbers of each, which /v1/embeddings then answers for the same `dimensions`.
+---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
+
+---Trains embeddings, as /v1/embeddings answers them: each query's positive is to be nearer to it than the other
+---positives and negatives of its pack. docs/embeddings.md has the formula, and the way from data to vectors.
+---@param table fvlm.Contrastive
+---@return fvlm.Contrastive
+function fvlm.contrastive(table) end
 
 ---Kullback-Leibler divergence from a teacher's next-token distribution.
 ---@class fvlm.Kl
@@ -723,7 +738,7 @@ function fvlm.converging(table) end
 ---@class fvlm.EvaluationSet
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
----@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte"|"iou" The main figure. Default: `"loss"`.
+---@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte"|"iou"|"retrieval" The main figure. Default: `"loss"`.
 ---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field max_new_tokens? integer Longest answer that is generated for the measures "answer" and "iou". Default: 128. In tokens.

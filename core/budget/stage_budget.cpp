@@ -38,7 +38,7 @@ PackShape largest_pack(const plan::Stage& stage, int64_t rows_per_frame, std::ve
   frames = model::size_class(frames, most.frames);
   rows = model::size_class(rows, most.rows);
   PackShape pack{frames, rows};
-  pack.visual_rows = std::min(rows, stage.texts_per_sample() * frames * rows_per_frame);
+  pack.visual_rows = std::min(rows, stage.texts_per_frame() * frames * rows_per_frame);
   pack.sequences = stage.texts_per_sample() * stage.packing.segments.value_or(rows / 16 + 1);
   pack.labels = model::size_class(rows - pack.visual_rows, most.rows);
   return pack;

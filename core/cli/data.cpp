@@ -322,14 +322,22 @@ Json images_json(const WrittenImages& written) {
   return {{"files", written.files}, {"objects", objects}};
 }
 
+// Of a retrieval sample's inputs; of others null.
+const char* role_name(Sample::Role role) {
+  constexpr const char* names[] = {nullptr, "query", "positive", "negative"};
+  return names[static_cast<size_t>(role)];
+}
+
 Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const std::string& picture) {
   const Sample& sample = *measured.sample;
   Json texts = Json::array();
-  for (const SampleText& text : sample.texts) {
-    Json mask = Json::array();
-    for (bool has_loss : objective::labels(text, stage.objective)) mask.push_back(has_loss ? 1 : 0);
-    texts.push_back({{"token_ids", text.ids}, {"loss_mask", mask}});
-  }
+  for (const auto& part : packed_parts(measured.sample))
+    for (const SampleText& text : part->texts) {
+      Json mask = Json::array();
+      for (bool has_loss : objective::labels(text, stage.objective)) mask.push_back(has_loss ? 1 : 0);
+      texts.push_back({{"token_ids", text.ids}, {"loss_mask", mask}});
+      if (const char* role = role_name(part->role)) texts.back()["role"] = role;
+    }
   return {{"position", measured.drawn.position},
           {"epoch", measured.drawn.epoch},
           {"key", sample.key},
@@ -402,6 +410,11 @@ int data_show(Arguments arguments) {
     fmt::print("\n{}\n{} that the encoder reads\n",
                strip_control_characters(std::string(sample.bytes.begin(), sample.bytes.end())),
                counted(std::ssize(sample.bytes), "byte"));
+  for (const auto& input : sample.inputs)
+    fmt::print("\n{}, {}\n{}\n{}, of which the last one's state is the embedding\n",
+               styled(role_name(input->role), Style::bold), counted(input->frames, "frame"),
+               strip_control_characters(decode_with_placeholders(data.tokenizer(), input->texts.front().ids)),
+               counted(input->texts.front().tokens(), "token"));
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{}, {} with a loss, between [[ and ]]\n", with_marked_labels(data.tokenizer(), text, has_loss),

@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace fvlm::cli {
 namespace {
@@ -95,6 +96,10 @@ class ScoreFile {
       for (const auto& text : sample.texts) {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);
+      }
+      if (!sample.inputs.empty()) {
+        const auto &query = sample.inputs[0].vector, &positive = sample.inputs[1].vector;
+        line["similarity"] = std::inner_product(query.begin(), query.end(), positive.begin(), 0.0);
       }
       if (sample.generated) {
         const auto& [answer, expected] = *sample.generated;
@@ -376,7 +381,8 @@ int evaluate_model(Arguments arguments) {
       "      [--max-tokens N] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
-      "list them), preferences, and generated answers (exact match, F1, ANLS, ROUGE-L, character and word\n"
+      "list them), preferences, what queries find, and generated answers (exact match, F1, ANLS, ROUGE-L, character "
+      "and word\n"
       "error rates, VQA, ChartQA, OCRBench, CIDEr), in each mode of the set. Where there are several sources or\n"
       "categories, the measure is also printed by them.",
       "eval recipes/quickstart.lua --model runs/quickstart");

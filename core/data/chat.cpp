@@ -42,10 +42,10 @@ bool writes_images(const Tokenizer& tokenizer, const char* name) {
 
 } // namespace
 
-void mention_frames(std::vector<Turn>& turns, std::string_view marks) {
+void mention_frames(std::vector<Turn>& turns, std::string_view marks, std::string_view behind) {
   if (!marks_in(turns).empty()) return;
   const auto first = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.role == "user"; });
-  if (first != turns.end()) first->text = std::string(marks) + "\n" + first->text;
+  if (first != turns.end()) first->text = std::string(marks).append(behind) + first->text;
 }
 
 bool mentions_video(std::span<const Turn> turns) {

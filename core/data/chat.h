@@ -22,8 +22,8 @@ struct ChatTokens {
 inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
 
 // Lets frames that no turn mentions open the first turn of the user: "<image>\n". `marks`: <image> for each image, or
-// <video>.
-void mention_frames(std::vector<Turn>& turns, std::string_view marks);
+// <video>; `behind`: what stands behind all of them.
+void mention_frames(std::vector<Turn>& turns, std::string_view marks, std::string_view behind = "\n");
 // Whether a turn of the user has a <video>.
 bool mentions_video(std::span<const Turn> turns);
 // Lets this text stand for the <video> of the turns. Throws Error(data) where they have several, or, unless they may,

@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "data/preprocess_manifest.h"
 #include "data/samples/npy.h"
+#include "data/samples/parts.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_writer.h"
 #include "data/shards/tar_header.h"
@@ -132,6 +133,7 @@ class Preprocess {
     if (!wrong.empty()) prepared.key = fmt::format("%{:08}", number); // no other key, where folder.cpp escapes '%'
     try {
       Sample sample = reader_.measure(shard, members, source);
+      if (!sample.inputs.empty()) broken("it is a query with what it is to find, which only the shards themselves say");
       prepared.json = json_of(sample);
       if (!sample.dropped.empty()) return prepared;
       std::string pixels;

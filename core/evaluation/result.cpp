@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "evaluation/answers.h"
 #include "evaluation/boxes.h"
+#include "evaluation/retrieval.h"
 
 #include <fmt/format.h>
 
@@ -150,13 +151,19 @@ report::Record Result::record(const std::string& stage, int64_t step) const {
 
 bool is_share(std::string_view name) {
   const std::string_view measure = name.substr(0, name.find('.'));
-  return measure.ends_with("accuracy") || measure.ends_with("error_rate") || measure.starts_with("yes_");
+  return measure.ends_with("accuracy") || measure.starts_with("recall_at_") || measure.ends_with("error_rate") ||
+         measure.starts_with("yes_");
 }
 
 std::string Result::text() const {
-  constexpr std::array<std::string_view, 7> elsewhere{
-      "samples",     "rouge_l", "word_error_rate", "contains", "first_token_accuracy", "first_token_top5_accuracy",
-      "ocr_accuracy"};
+  constexpr std::array<std::string_view, 8> elsewhere{"samples",
+                                                      "candidates",
+                                                      "rouge_l",
+                                                      "word_error_rate",
+                                                      "contains",
+                                                      "first_token_accuracy",
+                                                      "first_token_top5_accuracy",
+                                                      "ocr_accuracy"};
   std::vector<std::string> parts;
   for (const auto& [name, value] : values) {
     if (std::ranges::find(elsewhere, name) != elsewhere.end() || name.find('.') != std::string::npos) continue;
@@ -178,6 +185,7 @@ double Result::value(const std::string& name) const {
 
 double Result::quality() const {
   if (measure == plan::Measure::loss || measure == plan::Measure::bits_per_byte) return -value(plan::name_of(measure));
+  if (measure == plan::Measure::retrieval) return value("mrr");
   return value(measure == plan::Measure::iou ? "iou" : "accuracy");
 }
 
@@ -189,6 +197,11 @@ Result result_of(const SampleSet& set, const std::string& mode, const Scores& sc
                 std::ssize(scores.samples),
                 set.samples() + std::ssize(set.skipped()) - std::ssize(scores.samples),
                 {}};
+  if (measure == plan::Measure::retrieval) {
+    result.values = retrieval_values(scores.samples);
+    result.values.emplace_back("samples", static_cast<double>(result.samples));
+    return result;
+  }
   Mean loss, accuracy, margin, reward_accuracy, reward_margin, bits_per_byte, overlaps, box_hits;
   AnswerMeans answers(set.headline());
   std::map<std::string, Mean> by_source;

@@ -19,7 +19,8 @@ namespace fvlm::evaluation {
 // character_error_rate and word_error_rate of all answers as one corpus, contains, relaxed_accuracy, ocr_accuracy, and
 // where a sample expects several answers vqa_accuracy and cider: see answers.h; where all expected answers are yes or
 // no yes_no_accuracy, and of the answer yes yes_precision, yes_recall, yes_f1 and yes_share, how often it is given. iou
-// and box_accuracy of their boxes: see boxes.h. samples. attention_entropy. bits_per_byte: the loss of all tokens that
+// and box_accuracy of their boxes: see boxes.h. Of retrieval recall_at_1, recall_at_5, mrr and candidates: see
+// retrieval.h. samples. attention_entropy. bits_per_byte: the loss of all tokens that
 // are not special, in bits, over the bytes that they stand for. bits_per_byte.SOURCE, loss.SOURCE, iou.SOURCE and
 // accuracy.SOURCE where there are several, of generated answers the set's headline in place of accuracy, and
 // yes_f1.SOURCE.
@@ -43,7 +44,7 @@ struct Result {
   report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.
   double value(const std::string& name) const;
-  // Higher is better among results of one set and mode: the accuracy, the IoU, or the negative loss.
+  // Higher is better among results of one set and mode: the accuracy, the IoU, the MRR, or the negative loss.
   double quality() const;
 };
 

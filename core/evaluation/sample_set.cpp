@@ -30,7 +30,8 @@ Order order_of(const plan::EvaluationSet& set, plan::Mix mix, const std::vector<
 int64_t longest_sequence(const Sample& sample) {
   int64_t longest = 0;
   for (const SampleText& text : sample.texts) longest = std::max(longest, sample.rows(text));
-  for (const auto& other : sample.further) longest = std::max(longest, longest_sequence(*other));
+  for (const auto* others : {&sample.further, &sample.inputs})
+    for (const auto& other : *others) longest = std::max(longest, longest_sequence(*other));
   return longest;
 }
 
@@ -89,7 +90,7 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
     cut += sample.answers.empty() && sample.truncated_answer_tokens > 0;
     largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
     all = {all.frames + sample.frames, all.rows + sample.rows()};
-    longest_.video = std::max(longest_.video, sample.frames);
+    for (const auto& part : packed_parts(measured->sample)) longest_.video = std::max(longest_.video, part->frames);
     longest_.sequence = std::max(longest_.sequence, longest_sequence(sample));
   }
   if (cut > 0 && settings_.generates())
@@ -112,6 +113,11 @@ void SampleSet::check(const MeasuredSample& measured, size_t decoder) const {
         .at("{} (evaluation set {})", measured.skipped.place, settings_.name)
         .advise(advice);
   };
+  const bool is_retrieval = settings_.measure == plan::Measure::retrieval;
+  if (is_retrieval && sample.inputs.empty())
+    refuse("is no query with what it is to find", "measure = \"retrieval\" takes {\"query\", \"positive\"}");
+  if (!is_retrieval && !sample.inputs.empty())
+    refuse("is a query with what it is to find", "measure = \"retrieval\" takes such samples");
   if (settings_.measure != plan::Measure::bits_per_byte &&
       std::ranges::any_of(sample.texts, [](const SampleText& text) { return labels_of(text) == 0; }))
     refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");

@@ -1,6 +1,7 @@
 #include "evaluation/score.h"
 
 #include "base/log.h"
+#include "evaluation/retrieval.h"
 #include "evaluation/scored_part.h"
 #include "feed/model_samples.h"
 #include "model/attention_entropy.h"
@@ -176,8 +177,10 @@ static ScoredPart score_part(const SampleSet& set, const model::Model& model, op
   const bool generates = set.settings().generates();
   Answerer answerer(set.answers(decoder), model.with_decoder(decoder), ops, {.captures = model.speed.graphs});
   part.loader = ranks ? set.loader_of(ranks->rank(), ranks->count()) : set.loader();
+  const bool embeds = set.settings().measure == plan::Measure::retrieval;
   while (const auto loaded = part.loader->next()) {
-    ScoredPack scored_pack = score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);
+    ScoredPack scored_pack = embeds ? ScoredPack{embed_pack(set, loaded->pack, model, ops, mode), {}, {}, {}, {}}
+                                    : score_pack(set, loaded->pack, model, ops, mode, outputs, decoder);
     const HostPack own = loaded->pack.for_decoder(decoder);
     if (generates) part.sizes.add(own);
     if (generates) add_answers(set, decoder, own, answerer, scored_pack);

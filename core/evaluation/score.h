@@ -23,6 +23,12 @@ struct TextScore {
   double mean() const { return loss / static_cast<double>(labels); }
 };
 
+// What of a retrieval sample is embedded.
+struct EmbeddedInput {
+  uint64_t content = 0;      // inputs of equal content have equal ones, see HostPack::content_of()
+  std::vector<float> vector; // of length 1
+};
+
 struct SampleScore {
   int64_t position = 0; // in the set
   std::string key, source;
@@ -33,6 +39,7 @@ struct SampleScore {
     Answers expected;
   };
   std::optional<Generated> generated; // where the set measures answers
+  std::vector<EmbeddedInput> inputs;  // where it measures retrieval: the query, its positive, its negatives
 };
 
 struct Scores {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 namespace fvlm::evaluation {
 
@@ -46,6 +48,16 @@ std::string ScoredPart::text() const {
     Json texts = Json::array();
     for (const TextScore& text : sample.texts) texts.push_back({text.loss, text.labels, text.bytes, text.first_rank});
     Json one = {sample.position, sample.key, sample.source, sample.correct, std::move(texts)};
+    if (!sample.inputs.empty()) {
+      Json inputs = Json::array();
+      for (const EmbeddedInput& input : sample.inputs) {
+        const auto bytes = std::as_bytes(std::span(input.vector));
+        std::vector<uint8_t> vector(bytes.size());
+        std::memcpy(vector.data(), bytes.data(), bytes.size());
+        inputs.push_back({input.content, Json::binary(std::move(vector))});
+      }
+      one.push_back(std::move(inputs));
+    }
     if (sample.generated) one.insert(one.end(), {sample.generated->answer, sample.generated->expected});
     all["samples"].push_back(std::move(one));
   }
@@ -65,7 +77,14 @@ int64_t ScoredPart::add(const std::string& text) {
     SampleScore& sample = samples.emplace_back();
     sample.position = one[0], sample.key = one[1], sample.source = one[2], sample.correct = one[3];
     for (const Json& text : one[4]) sample.texts.push_back({text[0], text[1], text[2], text[3]});
-    if (one.size() > 5) sample.generated = {one[5].get<std::string>(), one[6].get<Answers>()};
+    if (one.size() == 6)
+      for (const Json& input : one[5]) {
+        const auto& bytes = input[1].get_binary();
+        EmbeddedInput& read = sample.inputs.emplace_back(EmbeddedInput{input[0].get<uint64_t>(), {}});
+        read.vector.resize(bytes.size() / sizeof(float));
+        std::memcpy(read.vector.data(), bytes.data(), bytes.size());
+      }
+    if (one.size() > 6) sample.generated = {one[5].get<std::string>(), one[6].get<Answers>()};
   }
   return all["failed_decodes"];
 }

@@ -266,10 +266,9 @@ void require_grids(const Sample& sample, const FrameReader& reader) {
 
 void check(const Sample& sample, size_t index, const FrameReader& reader) {
   const auto where = fmt::format("sample {}", index);
-  for (const Text& text : sample.texts)
-    if (text.is_label.size() != text.tokens.size())
-      throw Error(ErrorKind::data, "{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size())
-          .at(where);
+  for (const auto& [tokens, is_label] : sample.texts)
+    if (is_label.size() != tokens.size())
+      throw Error(ErrorKind::data, "{} tokens, but a loss mask of {}", tokens.size(), is_label.size()).at(where);
   if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
   try {
     require_readable(sample.frames, reader);
@@ -409,6 +408,10 @@ std::vector<int64_t> Pack::shape() {
     shape.insert(shape.end(), {each->max_length, each->uniform_lengths, each->blocks.max_length});
   for (const at::Tensor* tensor : tensors()) append_shape(shape, *tensor);
   return shape;
+}
+
+at::Tensor last_rows(const Pack& pack) {
+  return pack.texts.cu_seqlens.slice(0, 1).to(at::kLong).sub(1);
 }
 
 void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor) {

@@ -91,6 +91,9 @@ struct Pack {
   std::vector<ops::Segments*> segments();
 };
 
+// The last row of each text, whose hidden state is its embedding: int64 [texts]; of padding that of the last text.
+at::Tensor last_rows(const Pack& pack);
+
 // Appends its sizes, which nothing else can be taken for.
 void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor);
 

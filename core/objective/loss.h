@@ -19,6 +19,14 @@ struct ComparedLabels {
   at::Tensor cached;       // [n, width]: the teacher's hidden states; undefined: it reads its pack
 };
 
+// Which texts of a pack are compared with each other, by their numbers.
+struct Retrieval {
+  at::Tensor queries;   // int64 [queries]
+  at::Tensor positives; // int64 [queries]: what each query is to find
+  // bool [queries, texts]: the positive itself and all that the query is not to find
+  at::Tensor compared;
+};
+
 // One pack as a term sees it.
 struct LossInputs {
   ops::Tape& tape;
@@ -31,6 +39,7 @@ struct LossInputs {
   at::Tensor weight;            // float64, a scalar: in the step's loss, of the loss of each label, pair or text
   const at::Tensor& used_pairs; // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
   const at::Tensor& judgements; // float64 [pairs]: 1 where the first text is a good answer; undefined: none is judged
+  const Retrieval& retrieval;   // with a query for each of used_pairs; undefined tensors: no term embeds
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
   // The same model's loss of each label, float32 [labels].

@@ -132,6 +132,7 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& visual
                                                      in.weights[static_cast<int64_t>(term)],
                                                      in.used_pairs,
                                                      in.judgements,
+                                                     in.retrieval,
                                                      {},
                                                      {},
                                                      in.outcomes,

@@ -37,6 +37,7 @@ struct PassInputs {
   at::Tensor frame_shares;       // float64 [frame slots]: of each used frame in the mean over the used ones
   at::Tensor used_pairs;         // float64 [pairs]: 1, and 0 in padding; undefined: no term reads pairs
   at::Tensor judgements;         // float64 [pairs]: 1 where the first text is a good answer; undefined: none is judged
+  Retrieval retrieval;           // with a query for each of used_pairs; undefined tensors: no term embeds
   // float32 [values, labels]: outcome_values of each label's answer; undefined: the answers are the data's
   at::Tensor outcomes;
   at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack

@@ -62,6 +62,9 @@ class ObjectiveTerm {
   // Data are single answers, each said to be good or not. In a pack each is the first of a pair, whose second text is
   // its prompt with the answer of another sample.
   virtual bool needs_judgements() const { return false; }
+  // Data are retrieval samples: the term needs pairs, a query and what it is to find, and compares the final hidden
+  // states of a pack's texts with each other. So a pack is never divided.
+  virtual bool embeds() const { return false; }
   // Whether the loss is a sum over labels of what each row predicts alone, so that ranks may have a part of the rows
   // each.
   virtual bool is_sum_over_labels() const { return false; }

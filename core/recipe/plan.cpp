@@ -57,8 +57,8 @@ const char* name_of(LlamaFamily family) {
 }
 
 const char* name_of(Measure measure) {
-  constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte", "iou"};
-  static_assert(std::size(names) == static_cast<size_t>(Measure::iou) + 1);
+  constexpr const char* names[] = {"loss", "choice", "preference", "answer", "bits_per_byte", "iou", "retrieval"};
+  static_assert(std::size(names) == static_cast<size_t>(Measure::retrieval) + 1);
   return names[static_cast<size_t>(measure)];
 }
 
@@ -166,6 +166,12 @@ const ObjectiveTerm* Stage::needs_judgements() const {
   return nullptr;
 }
 
+const ObjectiveTerm* Stage::embeds() const {
+  for (const Term& term : objective)
+    if (term->embeds()) return &*term;
+  return nullptr;
+}
+
 const Rollouts* Stage::rollouts() const {
   for (const Term& term : objective)
     if (const Rollouts* rollouts = term->rollouts()) return rollouts;
@@ -173,6 +179,7 @@ const Rollouts* Stage::rollouts() const {
 }
 
 int64_t Stage::texts_per_sample() const {
+  if (embeds()) return 2 + data.negatives.value_or(1);
   const Rollouts* of_model = rollouts();
   return of_model ? of_model->answers : needs_pairs() ? 2 : 1;
 }
@@ -198,7 +205,7 @@ Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {
   const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
   const int64_t longest = frames * rows_per_frame + data.max_text_tokens;
   const int64_t of_teacher = packs_teacher_texts() ? data.max_text_tokens : 0;
-  return {frames, texts_per_sample() * (longest + of_teacher), longest};
+  return {(embeds() ? texts_per_sample() : 1) * frames, texts_per_sample() * (longest + of_teacher), longest, frames};
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {

@@ -160,6 +160,7 @@ struct Mix {
   std::string system = "You are a helpful AI assistant."; // empty: no system turn
   std::optional<std::string> chat_template;               // the name of one in the decoder's folder; absent: ChatML
   bool mask_history = false;                              // of a conversation the last answer alone is learnt
+  std::optional<int64_t> negatives;                       // that are read of a retrieval sample, at most; absent: 1
   std::optional<BoxForm> boxes;                           // absent: as the decoder's family writes them
   std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> teacher_prompt; // a teacher's first user turn with {field}s, or its QuestionForm::prompt
@@ -280,7 +281,7 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Measure { loss, choice, preference, answer, bits_per_byte, iou };
+enum class Measure { loss, choice, preference, answer, bits_per_byte, iou, retrieval };
 
 const char* name_of(Measure measure); // "choice"
 
@@ -344,9 +345,14 @@ struct Stage {
   const ObjectiveTerm* needs_judgements() const;
   // How answers are sampled from the model, in place of the data's; null: the stage learns from the data's.
   const Rollouts* rollouts() const;
-  // Texts of a sample: as its data have them, and as it is packed.
-  int64_t texts_in_data() const { return needs_pairs() && !needs_judgements() ? 2 : 1; }
+  // The first term that embeds retrieval samples, or null.
+  const ObjectiveTerm* embeds() const;
+  // Texts of a sample: as its data have them, of retrieval samples `inputs_in_data`, and at most as it is packed.
+  static constexpr int64_t inputs_in_data = -1;
+  int64_t texts_in_data() const { return embeds() ? inputs_in_data : needs_pairs() && !needs_judgements() ? 2 : 1; }
   int64_t texts_per_sample() const;
+  // Of these, how many see each frame.
+  int64_t texts_per_frame() const { return embeds() ? 1 : texts_per_sample(); }
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
   // Whether any term has a teacher with a prompt of its own; whether one reads it in each step, so that its texts stand
@@ -355,10 +361,12 @@ struct Stage {
   bool packs_teacher_texts() const;
   bool caches_teacher() const;
 
-  // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames.
+  // The largest sample that the mix can produce, as it is packed: each text of a sample has rows for all of its frames,
+  // but each input of a retrieval sample for its own.
   struct SampleSize {
     int64_t frames = 0, tokens = 0;
-    int64_t longest = 0; // rows of one text
+    int64_t longest = 0;       // rows of one text
+    int64_t longest_video = 0; // frames of one text
   };
   SampleSize largest_sample(int64_t rows_per_frame) const;
 };

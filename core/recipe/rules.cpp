@@ -179,8 +179,9 @@ class Rules {
     for (const EvaluationSet& set : stage.evaluation.sets) {
       const std::string path = ".evaluation.sets" + key_part(set.name);
       of_mix(path + ".data", set.data);
-      if (plan_.model.decoders && set.measure == Measure::preference)
-        reader_.report_at(path + ".measure", "preferences are measured of one decoder", "use \"loss\" or \"answer\"");
+      if (plan_.model.decoders && (set.measure == Measure::preference || set.measure == Measure::retrieval))
+        reader_.report_at(path + ".measure", fmt::format("\"{}\" is measured of one decoder", name_of(set.measure)),
+                          "use \"loss\" or \"answer\"");
     }
     if (!plan_.model.decoders) return;
     for (size_t i = 0; i < stage.objective.size(); ++i) {
@@ -248,7 +249,7 @@ class Rules {
       reader_.report_at(
           ".packing.tokens",
           fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames{} and {} text tokens{})",
-                      *packing.tokens.count, most_tokens, stage.texts_per_sample(), most_frames,
+                      *packing.tokens.count, most_tokens, stage.texts_per_sample(), largest.longest_video,
                       rows > 1 ? fmt::format(" of {} decoder rows each", rows) : "", stage.data.max_text_tokens,
                       stage.packs_teacher_texts() ? ", and as many of the teacher's" : ""),
           "raise it, or lower data.max_text_tokens or data.max_frames");

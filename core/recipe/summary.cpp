@@ -287,12 +287,17 @@ class Summary {
   void objective(const plan::Stage& stage, const std::string& path) {
     const Json& terms = json_of(stage)["objective"];
     for (size_t i = 0; i < terms.size(); ++i) {
-      auto parts = values_.below(path + ".objective" + index_part(i + 1),
-                                 {"on", "beta", "teacher", "answers", "max_new_tokens", "reward", "kl"}, {"kind"});
+      std::set<std::string> always{"on", "beta", "teacher", "answers", "max_new_tokens", "reward", "kl"};
+      if (stage.objective[i]->embeds()) always.insert("temperature");
+      auto parts = values_.below(path + ".objective" + index_part(i + 1), always, {"kind"});
       std::string kind = value_text(terms[i]["kind"]);
       parts.insert(parts.begin(), i == 0 ? kind : "+ " + kind);
       const plan::Term& term = stage.objective[i];
-      if (term->needs_pairs() && term->reference() == plan::ObjectiveTerm::Reference::none)
+      if (term->embeds())
+        parts.push_back(stage.packing.segments ? fmt::format("negatives from the samples of a pack, at most {}",
+                                                             grouped(*stage.packing.segments))
+                                               : "negatives from the samples of a pack");
+      else if (term->needs_pairs() && term->reference() == plan::ObjectiveTerm::Reference::none)
         parts.emplace_back("no reference model");
       line(i == 0 ? "objective" : "", parts);
     }

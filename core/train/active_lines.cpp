@@ -127,9 +127,13 @@ std::string share_text(double share) {
 std::string packing_text(const SelectionReport& packer, const PackingStatistics& packing) {
   constexpr double large = 0.25; // of the rows that are computed
   const bool too_large = packing.padding_share - packing.padding_without() > large;
-  return fmt::format("{}; first step: {} sequences -> {} pack{}, padding {} (without packing {}){}",
+  const std::string queries =
+      packing.queries == 0 ? ""
+                           : fmt::format(" ({:.4g} queries in each, which see one another's positives)",
+                                         static_cast<double>(packing.queries) / static_cast<double>(packing.packs));
+  return fmt::format("{}; first step: {} sequences -> {} pack{}{}, padding {} (without packing {}){}",
                      backends({&packer}, why), grouped(packing.sequences), grouped(packing.packs),
-                     packing.packs == 1 ? "" : "s", share_text(packing.padding_share),
+                     packing.packs == 1 ? "" : "s", queries, share_text(packing.padding_share),
                      share_text(packing.padding_without()),
                      too_large ? "; a pack has a fixed capacity, and few samples fill it: set packing = { frames, "
                                  "tokens } as `data stats` suggests"
@@ -140,13 +144,15 @@ std::string packing_text(const SelectionReport& packer, const PackingStatistics&
 
 void PackingStatistics::add(const HostPack& pack) {
   ++packs;
-  for (const PackedSample& packed : pack.samples)
+  for (const PackedSample& packed : pack.samples) {
+    queries += packed.sample->role == Sample::Role::query;
     for (const SampleText& text : packed.sample->texts) {
       const int64_t length = packed.sample->rows(text);
       ++sequences;
       tokens += length;
       longest = std::max(longest, length);
     }
+  }
 }
 
 double PackingStatistics::padding_without() const {

@@ -14,6 +14,7 @@ namespace fvlm::train {
 // The packs of a step beside the same sequences without packing, each padded to the longest of them.
 struct PackingStatistics {
   int64_t sequences = 0, packs = 0;
+  int64_t queries = 0;             // of retrieval samples
   int64_t tokens = 0, longest = 0; // of sequences: visual and text
   double padding_share = 0;        // of the packs' rows, those that hold nothing
 

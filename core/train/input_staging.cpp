@@ -11,8 +11,10 @@ namespace {
 
 // Those beside the pack's own.
 std::vector<at::Tensor*> tensors_beside_pack(objective::PassInputs& in) {
-  std::vector<at::Tensor*> all{&in.weights,    &in.frame_shares, &in.used_pairs,
-                               &in.judgements, &in.outcomes,     &in.reference_log_probs};
+  std::vector<at::Tensor*> all{
+      &in.weights,           &in.frame_shares,        &in.used_pairs,        &in.judgements,
+      &in.outcomes,          &in.reference_log_probs, &in.retrieval.queries, &in.retrieval.positives,
+      &in.retrieval.compared};
   for (at::Tensor& mask : in.masks) all.push_back(&mask);
   for (auto& [term, compared] : in.compared)
     all.insert(all.end(), {&compared.rows, &compared.teacher_rows, &compared.weights, &compared.cached});

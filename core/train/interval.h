@@ -16,10 +16,10 @@ namespace fvlm::train {
 
 class Interval {
  public:
-  // `rows_per_frame`: of the decoder, in each text of a sample.
+  // `rows_per_frame`: of the decoder, in each text that sees the frame.
   Interval(const plan::Stage& stage, size_t decoders, int64_t rows_per_frame, RunState& state, c10::Device device)
       : stage_(stage), decoders_(decoders),
-        rows_per_frame_(static_cast<int64_t>(decoders) * stage.texts_per_sample() * rows_per_frame), state_(state),
+        rows_per_frame_(static_cast<int64_t>(decoders) * stage.texts_per_frame() * rows_per_frame), state_(state),
         device_(device) {}
 
   // Of the stage.

@@ -5,6 +5,7 @@
 #include "objective/labels.h"
 #include "ops/dry_run.h"
 #include "train/padding.h"
+#include "train/retrieval_pairs.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +15,10 @@
 #include <numeric>
 
 namespace fvlm::train {
+
+static Sample::Role role_of(const PackedSample& packed) {
+  return packed.sample->role;
+}
 
 PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
                          const at::TensorOptions& options, const model::Capacity& max, const ops::ContextGroup& context)
@@ -185,10 +190,12 @@ BuiltPass PassBuilder::build_inputs(const HostPack& host, bool with_teacher_text
   objective::PassInputs& in = built.inputs;
   in.pack = model::make_pack(samples, capacity, reader_, options_.device(at::kCPU), model::Frames::apart);
   if (stage_.needs_pairs()) {
-    const auto pairs = std::ssize(host.samples);
+    const auto pairs =
+        stage_.embeds() ? std::ranges::count(host.samples, Sample::Role::query, role_of) : std::ssize(host.samples);
     in.used_pairs = at::zeros({classes_.pairs(pairs, in.pack.texts.cu_seqlens.size(0) - 1)}, at::kDouble);
     in.used_pairs.narrow(0, 0, pairs).fill_(1);
   }
+  if (stage_.embeds()) in.retrieval = retrieval_of(host, in.used_pairs.size(0), in.pack.texts.cu_seqlens.size(0) - 1);
   if (stage_.needs_judgements()) {
     in.judgements = at::zeros(in.used_pairs.sizes(), at::kDouble);
     for (size_t i = 0; i < host.samples.size(); ++i)

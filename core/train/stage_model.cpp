@@ -172,7 +172,7 @@ model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage
   const plan::VisualRows visual = visual_rows(plan.model);
   const auto largest = stage.largest_sample(visual.per_frame);
   model::Capacity most;
-  most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);
+  most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : stage.texts_per_frame());
   most.bytes = most.frames * visual.max_bytes;
   most.rows = capacity.rows;
   // Each document of a row is a sequence of its own where they are isolated.
@@ -180,7 +180,7 @@ model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage
   most.sequences = texts * (any_number ? capacity.rows / 16 + 1 : most_samples);
   most.labels = capacity.rows;
   most.longest_sequence = largest.longest;
-  most.longest_video = largest.frames;
+  most.longest_video = largest.longest_video;
   return most;
 }
 

@@ -14,8 +14,13 @@ bool learns(const plan::Stage& stage, const plan::ObjectiveTerm& term, size_t te
   return text == 0 || !stage.needs_pairs() || !term.is_sum_over_labels();
 }
 
+// Whether the part of a pack is a sample, or the first of its inputs.
+static bool is_begun_by(const Sample& part) {
+  return part.role == Sample::Role::whole || part.role == Sample::Role::query;
+}
+
 double count_of(const plan::Stage& stage, const plan::ObjectiveTerm& term, const Sample& sample, double progress) {
-  if (term.needs_pairs()) return 1;
+  if (term.needs_pairs()) return is_begun_by(sample) ? 1 : 0;
   if (term.averages_texts()) return static_cast<double>(sample.texts.size());
   if (const int64_t rows = term.min_visual_rows(); rows > 0)
     return sample.visual_rows() >= rows ? static_cast<double>(sample.texts.size()) : 0;
@@ -37,8 +42,8 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
     for (const plan::Term& term : stage.objective)
       counts.weights.push_back(term->weight.at(progress) / static_cast<double>(decoders));
   counts.progress = progress;
-  counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
+    counts.samples += is_begun_by(*sample);
     counts.frames += sample->frames;
     for (size_t i = 0; i < decoders; ++i) {
       const Sample& own = *for_decoder(sample, i);

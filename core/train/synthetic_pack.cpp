@@ -67,17 +67,29 @@ void show_cells(SampleText& text, const Sample& sample) {
   place(text, std::vector<TokenId>(static_cast<size_t>(sample.frames * sample.rows_per_frame), visual_placeholder), 1);
 }
 
+// Makes queries of every other sample and their positives of those behind them; a last one without one is a negative.
+void make_inputs(SyntheticPack& made) {
+  using Role = Sample::Role;
+  for (size_t i = 0; i < made.samples.size(); ++i) {
+    auto input = std::make_shared<Sample>(*made.samples[i]);
+    input->role = i % 2 == 1 ? Role::positive : i + 1 < made.samples.size() ? Role::query : Role::negative;
+    for (SampleText& text : input->texts) text.answer_mask.assign(text.ids.size(), 0);
+    made.samples[i] = made.host.samples[i].sample = std::move(input);
+  }
+}
+
 } // namespace
 
 SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::VisualRows& visual_rows,
                                      const PackSize& size, int64_t most_samples,
                                      const std::vector<int64_t>& vocabularies, uint64_t number, int64_t shown_rows) {
   const bool shows_all = shown_rows == 0 || shown_rows >= visual_rows.per_frame;
-  const int64_t rows_per_frame = shows_all ? visual_rows.per_frame : shown_rows, texts = stage.texts_per_sample(),
+  const int64_t rows_per_frame = shows_all ? visual_rows.per_frame : shown_rows, texts = stage.texts_per_frame(),
                 readers = stage.packs_teacher_texts() ? 2 : 1,
-                most_frames = stage.largest_sample(rows_per_frame).frames,
+                most_frames = stage.largest_sample(rows_per_frame).longest_video,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
-                most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
+                most = most_samples > 0 ? most_samples * (stage.embeds() ? stage.texts_per_sample() : 1)
+                                        : std::numeric_limits<int64_t>::max();
   const auto with_frames = [&](int64_t frames) { return frames > 0 ? (frames + most_frames - 1) / most_frames : 0; };
   int64_t frames = most_frames > 0 ? size.frames : 0;
   while (frames > 0 && (with_frames(frames) > most ||
@@ -117,6 +129,7 @@ SyntheticPack make_synthetic_samples(const plan::Stage& stage, const plan::Visua
     rows -= tokens;
     --waiting;
   }
+  if (stage.embeds()) make_inputs(made);
   return made;
 }
 

@@ -32,6 +32,10 @@ ThreadReplicas::Size choose_replicas(const ModelDescription& description, at::De
   return {std::min(threads, max_replicas), threads};
 }
 
+ThreadReplicas::Size replicas_of(const plan::Stage& stage, const ThreadReplicas::Size& chosen) {
+  return stage.embeds() ? ThreadReplicas::Size() : chosen;
+}
+
 std::vector<HostPack> split_pack(const HostPack& pack, int64_t wanted) {
   const size_t samples = pack.samples.size();
   const size_t count = std::min(static_cast<size_t>(wanted), std::max<size_t>(samples, 1));

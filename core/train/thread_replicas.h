@@ -58,6 +58,9 @@ class ThreadReplicas {
   std::vector<std::unique_ptr<TaskThread>> threads_; // in addition to the calling thread
 };
 
+// Those of a stage, whose packs are not divided where a term compares their texts with each other.
+ThreadReplicas::Size replicas_of(const plan::Stage& stage, const ThreadReplicas::Size& chosen);
+
 // Small models on a CPU get one replica for each core, up to 8, and LibTorch is limited to one thread. Larger models
 // get one replica and LibTorch's own parallelism. OMP_NUM_THREADS overrides the number of threads. [setup]
 ThreadReplicas::Size choose_replicas(const ModelDescription& description, at::Device device);

@@ -214,6 +214,12 @@ bool Trainer::in_parts(const HostPack& pack, const PartWork& work) {
       ran_out_of_memory_ = true;
       return false;
     }
+    if (stage_.embeds())
+      throw Error(ErrorKind::device, "the memory does not hold a pack, whose texts are compared with each other: {}",
+                  error.what())
+          .at("stage {}, step {}", stage_.name, state_.step)
+          .advise(
+              "a smaller packing.tokens, with fewer negatives for each query, or activation_checkpointing need less");
     const auto* of_plugin = dynamic_cast<const Error*>(&error);
     const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
     if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it

@@ -44,8 +44,9 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   const MakeModel reference = [&](const model::ArenaOptions& options) {
     return begins ? begin(options) : reference_.make(begin, bare, options);
   };
+  const auto replicas = replicas_of(stage, {state_.replicas, context.threads});
   model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference,
-                            Sharing::among(context.ranks, context.zero, state_.replicas == 1));
+                            Sharing::among(context.ranks, context.zero, replicas.parts == 1));
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
@@ -80,9 +81,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   flops_.emplace(context.plan, stage, *model_.model, *model_.optimization, model_.frozen.models);
   const model::Capacity most =
       max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples);
-  gradients_ =
-      std::make_unique<ThreadReplicas>(context.plan, stage, *model_.model, *operations_, context.registry, most,
-                                       model_.frozen, ThreadReplicas::Size{state_.replicas, context.threads});
+  gradients_ = std::make_unique<ThreadReplicas>(context.plan, stage, *model_.model, *operations_, context.registry,
+                                                most, model_.frozen, replicas);
   if (stage.rollouts() && !state_.stage_done)
     rollouts_.emplace(RolloutsRequest{
         context.plan, stage, data_.tokenizer(), *model_.model, *operations_, most, context.lua,

@@ -1,4 +1,4 @@
-"""Four stages of a tiny fVLM on a GPU, and a fifth that is rewarded for its answers: recorded steps are those that run operation by operation, and copies that overlap
+"""Five stages of a tiny fVLM on a GPU, and a sixth that is rewarded for its answers: recorded steps are those that run operation by operation, and copies that overlap
 them change nothing, to the bit where kernels are deterministic; and they are those of the CPU but for rounding.
 
 usage: gpu_test.py FVLM_ENGINE MAKE_SHAPES"""
@@ -57,6 +57,8 @@ return fvlm.recipe {
                     objective = fvlm.dpo { beta = 0.1, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
   stage("judge", { data = mix { { text = data .. "/../judged.jsonl" } }, samples = 80,
                    objective = fvlm.kto { beta = 0.5, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
+  stage("find", { data = mix { { data .. "/captions/*.tar", fields = { query = "caption" } } }, samples = 80,
+                  objective = fvlm.contrastive { temperature = 0.1, symmetric = true, dimensions = 8 } }),
   rewards,
 }
 """
@@ -99,7 +101,7 @@ class OnGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         self.assertNotIn("capturing a CUDA graph failed", done.stderr)
         steps = [line for line in self.lines(name) if line["kind"] == "step"]
-        self.assertEqual(len(steps), 60 if "rewards" in arguments else 50)
+        self.assertEqual(len(steps), 70 if "rewards" in arguments else 60)
         return steps
 
     def recorded(self):

@@ -122,8 +122,15 @@ class MetricsNames : public SmallRun {
         {R"(stages.instruct.objective=[{"kind":"grpo","answers":2,"max_new_tokens":4,"kl":0.1}])",
          "stages.instruct.samples=8"},
         {.stage = "instruct", .from = align.of(align.steps().back())});
+    const std::string found =
+        fmt::format(R"([{{"shards":["{}/captions/*.tar"],"fields":{{"query":"caption"}}}}])", data().string());
+    run("found",
+        {R"(stages.prefer.objective=[{"kind":"contrastive"}])", "stages.prefer.data.sources=" + found,
+         "stages.prefer.samples=8", "stages.prefer.evaluation.sets.pairs.measure=retrieval",
+         "stages.prefer.evaluation.sets.pairs.data.sources=" + found, "stages.prefer.evaluation.sets.pairs.samples=8"},
+        {.stage = "prefer", .from = align.of(align.steps().back())});
     std::vector<json> lines;
-    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "judged", "rewarded"})
+    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "judged", "rewarded", "found"})
       for (const std::string& text : split(read_file(folder(name) / "metrics.jsonl"), '\n'))
         if (!text.empty()) lines.push_back(json::parse(text));
     return lines;

@@ -68,6 +68,10 @@ JUDGED = """
   stage("judged", { data = mix { { data .. "/../answers/*.tar" } },
                     objective = fvlm.kto { beta = 0.5, desirable_weight = 0.8, undesirable_weight = 1.3 } }),
 """
+RETRIEVAL = """
+  stage("found", { data = mix { { data .. "/../found/*.tar", fields = { query = "caption" } } },
+                   objective = fvlm.contrastive { temperature = 0.05, symmetric = true, dimensions = 8 } }),
+"""
 QUANTISED = """
   quantization = { scheme = "int8" },
   stage("quantised", { data = captions, from = data .. "/../coarse", quantization_aware = true,
@@ -111,6 +115,29 @@ def kto_loss(beta, good, ours, theirs, desirable_weight, undesirable_weight):
     loss = torch.where(good, (1 - torch.sigmoid(beta * (ratios - kl))) * desirable_weight,
                        (1 - torch.sigmoid(beta * (kl - ratios))) * undesirable_weight).mean()
     return loss, kl
+
+
+def ranking_loss(vectors, queries, positives, compared, temperature):
+    """MultipleNegativesRankingLoss of sentence-transformers with scale = 1 / temperature, where `compared` says which texts each query sees, and
+    MultipleNegativesSymmetricRankingLoss: the mean of both directions."""
+    vectors = F.normalize(vectors, dim=-1)
+    scores = (vectors[queries] @ vectors.T / temperature).masked_fill(~compared, -torch.inf)
+    back = (vectors[positives] @ vectors[queries].T / temperature).masked_fill(~compared[:, positives].T, -torch.inf)
+    return (F.cross_entropy(scores, positives) + F.cross_entropy(back, torch.arange(len(queries)))) / 2
+
+
+def compared_texts(batch):
+    """-> queries, positives, and which texts each query is compared with: equal pictures and equal queries are no wrong finds."""
+    roles, counts, lengths = batch["roles"], batch["frame_counts"].tolist(), batch["text_lengths"].tolist()
+    texts, frames = batch["input_ids"].split(lengths), batch["frames"].split(counts)
+    content = [(tuple(text.tolist()), shown.numpy().tobytes()) for text, shown in zip(texts, frames)]
+    queries = (roles == 1).nonzero().squeeze(1)
+    right = {(content[query], content[query + 1]) for query in queries}
+    compared = torch.zeros(len(queries), len(roles), dtype=torch.bool)
+    for i, query in enumerate(queries):
+        for text, role in enumerate(roles):
+            compared[i, text] = text == query + 1 or (role != 1 and (content[query], content[text]) not in right)
+    return queries, queries + 1, compared
 
 
 class StraightThrough(torch.autograd.Function):
@@ -329,6 +356,49 @@ class Stages(unittest.TestCase):
         self.follow(model, "judged", out, 20, followed)
         self.assertGreater(max(seen), 0.01, "the estimate of the divergence was never put to the test")
         self.assertGreater(self.lines["judged"][-1]["reward_margin"], 0)
+
+    def with_a_negative(self, tar):
+        """Gives each caption of `tar` the one before it as its hard negative."""
+        before = "Nothing at all."
+        with tarfile.open(tar) as captions, tarfile.open(folder / "found" / tar.name, "w") as found:
+            for member in captions:
+                content = captions.extractfile(member).read()
+                if member.name.endswith(".json"):
+                    sample = json.loads(content)
+                    content = json.dumps(sample | {"negative": before}).encode()
+                    before = sample["caption"]
+                member.size = len(content)
+                found.addfile(member, BytesIO(content))
+
+    def test_retrieval(self):
+        subprocess.run([make_shapes, "--out", str(folder / "captions"), "--frames", "3", "--samples", "captions=400"], check=True, capture_output=True)
+        (folder / "found").mkdir()
+        for tar in sorted((folder / "captions/captions").glob("*.tar")):
+            self.with_a_negative(tar)
+        out = self.trained("retrieval", RETRIEVAL, 20)
+        model = Fvlm.load(out / "start")
+
+        def followed(batch, line):
+            counts, lengths = batch["frame_counts"].tolist(), batch["text_lengths"].tolist()
+            hidden = model.text_hidden(model.visual(batch["frames"], counts, "coarse_fine")[1], counts, batch["input_ids"], lengths)
+            vectors = hidden[torch.tensor(lengths).cumsum(0) - 1]
+            queries, positives, compared = compared_texts(batch)
+            loss = sum(ranking_loss(part, queries, positives, compared, 0.05) for part in (vectors, vectors[:, :8]))
+            with torch.no_grad():
+                unit = F.normalize(vectors, dim=-1)
+                cosines = unit[queries] @ unit.T
+                own = cosines.gather(1, positives[:, None])
+                others = compared.clone().scatter_(1, positives[:, None], False)
+            self.assertEqual(line["negatives"], others.sum(1).double().mean().item())
+            self.assertAlmostEqual(line["positive_similarity"], own.mean().item(), delta=1e-5)
+            self.assertAlmostEqual(line["negative_similarity"], ((cosines * others).sum(1) / others.sum(1)).mean().item(), delta=1e-5)
+            self.assertAlmostEqual(line["retrieval_accuracy"], (~((cosines >= own) & others).any(1)).double().mean().item(), delta=1e-9)
+            if line["step"] == 1:  # with the same weights
+                self.assertAlmostEqual(line["loss"], loss.item(), delta=1e-5)
+            return loss
+
+        self.follow(model, "found", out, 20, followed)
+        self.assertLess(self.lines["found"][-1]["loss"], self.lines["found"][0]["loss"])
 
     def test_quantised_weights(self):
         # A weight of each row far larger than the others: these then lie on few codes, and the losses tell.

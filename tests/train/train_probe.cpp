@@ -39,17 +39,20 @@ struct Texts {
 
 void write_batch(const fs::path& file, const HostPack& pack, const plan::Stage& stage, int64_t size) {
   std::map<std::string, at::Tensor> batch;
-  std::vector<int64_t> counts, judgements;
+  std::vector<int64_t> counts, judgements, roles;
+  const bool are_pairs = stage.needs_pairs() && !stage.embeds();
   Texts first, second;
   for (const PackedSample& packed : pack.samples) {
     counts.push_back(packed.sample->frames);
     judgements.push_back(packed.sample->is_desirable.value_or(false));
+    roles.push_back(static_cast<int64_t>(packed.sample->role));
     first.add(packed.sample->texts.at(0), stage);
-    if (stage.needs_pairs()) second.add(packed.sample->texts.at(1), stage);
+    if (are_pairs) second.add(packed.sample->texts.at(1), stage);
   }
-  first.put(stage.needs_pairs() ? "chosen_" : "", batch);
-  if (stage.needs_pairs()) second.put("rejected_", batch);
+  first.put(are_pairs ? "chosen_" : "", batch);
+  if (are_pairs) second.put("rejected_", batch);
   batch["frame_counts"] = at::tensor(counts, at::kLong);
+  if (stage.embeds()) batch["roles"] = at::tensor(roles, at::kLong); // 1: query, 2: positive, 3: negative
   if (stage.needs_judgements()) batch["judgements"] = at::tensor(judgements, at::kLong);
   batch["frames"] = at::empty({pack.frame_count, 3, size, size}, at::kFloat);
   feed::frames_of(pack, size).copy_to(batch["frames"]);

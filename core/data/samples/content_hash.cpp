@@ -3,9 +3,11 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "data/samples/input_content.h"
 #include "data/samples/named_media.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -15,6 +17,14 @@ namespace {
 constexpr int64_t samples_read = 256; // of all shards together
 constexpr int threads = 16;           // a network disk answers several at once
 
+void add_named_files(const Shard& shard, const Parts& parts, ShardSample& sample) {
+  add_named_media(shard, parts, sample);
+  if (!has_inputs(parts)) return;
+  plan::Mix all;
+  all.negatives = std::numeric_limits<int64_t>::max();
+  for (const InputContent& input : parse_inputs(parts, all, {})) add_named_media(shard, parts, input.media, sample);
+}
+
 // Of the files that a sample's JSON names; 0: none.
 uint64_t hash_of_named_files(const Shard& shard, ShardSample sample, const plan::Source& source) {
   if (!shard.names_media() || !sample.damage.empty()) return 0;
@@ -23,7 +33,7 @@ uint64_t hash_of_named_files(const Shard& shard, ShardSample sample, const plan:
   try {
     const auto json = shard.json(sample);
     sample.members.clear(); // its JSON is hashed with the shard
-    if (json) add_named_media(shard, Parts(*json, source.fields), sample);
+    if (json) add_named_files(shard, Parts(*json, source.fields), sample);
     shard.hash_files(sample, hash);
   } catch (const ReadError&) {
     throw;

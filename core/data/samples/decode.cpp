@@ -35,6 +35,7 @@ void SampleReader::put_frames(const Shard& shard, const Sample& sample, size_t e
 }
 
 void SampleReader::each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
+  for (const auto& input : sample.inputs) each_frame(shard, *input, take);
   with_sample_context(shard, sample.key, [&] {
     switch (sample.media.kind) {
     case Media::Kind::none:

@@ -3,6 +3,7 @@
 #include "data/media/draw.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
+#include "data/samples/input_content.h"
 #include "data/samples/named_media.h"
 #include "data/samples/objects.h"
 #include "data/samples/prompt_content.h"
@@ -40,6 +41,7 @@ MarkedImages SampleReader::marked_images(const Shard& shard, ShardSample members
   return with_sample_context(shard, members.key, [&] {
     const nlohmann::json object = shard.json(members).value_or(nlohmann::json::object());
     const Parts parts(object, source.fields);
+    if (has_inputs(parts)) broken("it is a query with what it is to find, whose pictures have no objects");
     if (shard.names_media()) add_named_media(shard, parts, members);
     MarkedImages marked{images_of(shard, members), {}};
     const SampleContent content =

@@ -5,6 +5,7 @@
 #include "data/media/decode_image.h"
 #include "data/samples/error_context.h"
 #include "data/samples/frames.h"
+#include "data/samples/input_content.h"
 #include "data/samples/named_media.h"
 #include "data/samples/npy.h"
 #include "data/samples/objects.h"
@@ -116,8 +117,9 @@ std::optional<std::string> caption_file_of(const Shard& shard, const ShardSample
 SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
                            const VideoDecoder* video, const plan::VisualRows& visual_rows)
     : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer, visual_rows, mix.chat_template),
-      questions_(tokenizer, mix.questions.value_or(plan::QuestionForm())), frames_(frames), video_(video),
-      visual_rows_(visual_rows), has_tile_text_(visual_rows.in_place && frames.has_tile_text()),
+      questions_(tokenizer, mix.questions.value_or(plan::QuestionForm())), embedding_tokens_(tokenizer),
+      frames_(frames), video_(video), visual_rows_(visual_rows),
+      has_tile_text_(visual_rows.in_place && frames.has_tile_text()),
       box_form_(mix.boxes ? mix.boxes : box_form_of(tokenizer.folder())) {
   if (mix.boxes) require_box_tokens(tokenizer, *mix.boxes);
   if (mix.documents) document_start_ = document_start(tokenizer);
@@ -150,6 +152,7 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
             .exceeds_frames = object.contains(exceeds_frames_key)};
   const std::optional<std::string> caption = caption_file_of(shard, members);
   const Parts parts(object, source.fields);
+  if (has_inputs(parts)) return measure_inputs(shard, std::move(members), parts, source);
   if (shard.names_media()) add_named_media(shard, parts, members);
   SampleContent parsed = parse_sample_content(parts, caption, source, mix_, visual_rows_);
   if (parsed.objects) write_objects(shard, members, parsed);
@@ -167,14 +170,11 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
     found = find_frames(members);
     for (Conversation& conversation : parsed.conversations) {
       if (found->media.kind == Media::Kind::none) break;
-      found->is_video = found->is_video || (found->media.kind == Media::Kind::images && !found->still &&
-                                            frames_.has_own_videos() && mentions_video(conversation.turns));
-      mention_frames(conversation.turns, marks_of(*found, sample, frames_.has_own_videos()));
+      mention(*found, sample, conversation.turns, "\n");
     }
   }
-  const bool has_video_text = found && frames_.has_video_text() && parsed.tokens.empty() &&
-                              (found->is_video || found->media.kind == Media::Kind::video);
-  if (has_video_text) {
+  const bool has_times = found && has_video_text(*found) && parsed.tokens.empty();
+  if (has_times) {
     count_frames(shard, members, std::move(*found), frame_count, source.text_only(), sample);
     const std::string text = video_text(sample.media.times, sample.media.seconds);
     for (Conversation& conversation : parsed.conversations) write_video(conversation.turns, text);
@@ -190,11 +190,25 @@ Sample SampleReader::measured(const Shard& shard, ShardSample members, const pla
   }
   if (sample.dropped.empty()) fit_teacher_texts(sample);
   if (!sample.dropped.empty() || !sample.bytes.empty()) return sample;
-  if (!has_video_text)
+  if (!has_times)
     count_frames(shard, members, found ? std::move(*found) : find_frames(members), frame_count, source.text_only(),
                  sample);
   if (visual_rows_.in_place && sample.dropped.empty()) place_visual_rows(sample);
   return sample;
+}
+
+// Frames that no turn mentions get a place in the first one, before its text and what stands `behind` them.
+void SampleReader::mention(FoundFrames& found, const Sample& sample, std::vector<Turn>& turns,
+                           std::string_view behind) const {
+  found.is_video = found.is_video || (found.media.kind == Media::Kind::images && !found.still &&
+                                      frames_.has_own_videos() && mentions_video(turns));
+  mention_frames(turns, marks_of(found, sample, frames_.has_own_videos()), behind);
+}
+
+// Whether they are a video whose times the text tells, which are known once its frames are counted.
+bool SampleReader::has_video_text(const FoundFrames& found) const {
+  return visual_rows_.in_place && frames_.has_video_text() &&
+         (found.is_video || found.media.kind == Media::Kind::video);
 }
 
 void SampleReader::write_objects(const Shard& shard, const ShardSample& members, SampleContent& content) const {
@@ -290,7 +304,8 @@ void SampleReader::limit(SampleText& text, Sample& sample) const {
   // Placeholders and marks are no tokens: their rows are counted as frames.
   const auto size = std::count_if(text.ids.begin(), text.ids.end(), [](TokenId id) { return id >= 0; });
   if (size <= mix_.max_text_tokens) return;
-  if (mix_.overlong == plan::Overlong::drop) {
+  // An embedding is of the last token, which stays.
+  if (mix_.overlong == plan::Overlong::drop || sample.role != Sample::Role::whole) {
     sample.dropped = fmt::format("a text of {} tokens, more than max_text_tokens = {}", size, mix_.max_text_tokens);
     return;
   }

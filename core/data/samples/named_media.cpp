@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/media/endings.h"
+#include "data/samples/turns.h"
 
 #include <fmt/format.h>
 
@@ -28,13 +29,23 @@ class NamedMedia {
   NamedMedia(const Shard& shard, const Parts& parts, ShardSample& sample)
       : shard_(shard), parts_(parts), sample_(sample) {}
 
+  void add(std::span<const NamedValue> values) {
+    for (const auto& [value, pointer, is_video] : values)
+      is_turns(*value) ? take_contents(*value, pointer) : take(*value, pointer, is_video);
+    add_found();
+  }
+
   void add() {
     for (const char* part : {"image", "images", "video", "videos"}) take_part(part, *part == 'v');
     if (found_.empty())
       for (const char* part : {"file_name", "file_names"}) take_part(part, false);
     for (const char* part : {"messages", "prompt", "chosen"})
-      if (found_.empty()) take_contents(part);
-    if (found_.empty()) return;
+      if (const Json* turns = found_.empty() ? parts_.find(part) : nullptr) take_contents(*turns, parts_.pointer(part));
+    add_found();
+  }
+
+ private:
+  void add_found() {
     const bool several = found_.size() > 1;
     for (size_t i = 0; i < found_.size(); ++i) {
       NamedMedium& each = found_[i];
@@ -49,20 +60,18 @@ class NamedMedia {
     }
   }
 
- private:
   void take_part(const std::string& part, bool is_video) {
-    if (const Json* value = parts_.find(part)) take(*value, "/" + escaped(parts_.key(part)), is_video);
+    if (const Json* value = parts_.find(part)) take(*value, parts_.pointer(part), is_video);
   }
 
   // Of turns whose content is a list of parts.
-  void take_contents(const std::string& part) {
-    const Json* turns = parts_.find(part);
-    if (!turns || !turns->is_array()) return;
-    for (size_t i = 0; i < turns->size(); ++i) {
-      const Json& turn = (*turns)[i];
+  void take_contents(const Json& turns, const std::string& pointer) {
+    if (!turns.is_array()) return;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Json& turn = turns[i];
       if (!turn.is_object() || !turn.contains("content") || !turn["content"].is_array()) continue;
       for (size_t j = 0; j < turn["content"].size(); ++j)
-        take_content(turn["content"][j], fmt::format("/{}/{}/content/{}", escaped(parts_.key(part)), i, j));
+        take_content(turn["content"][j], fmt::format("{}/{}/content/{}", pointer, i, j));
     }
   }
 
@@ -72,7 +81,7 @@ class NamedMedia {
     if (!type.starts_with("image") && !type.starts_with("video")) return;
     for (const std::string& key : {type, type.substr(0, 5), std::string("path"), std::string("url")})
       if (content.contains(key) && !content[key].is_null())
-        return take(content[key], pointer + "/" + escaped(key), type[0] == 'v');
+        return take(content[key], pointer + "/" + escaped_key(key), type[0] == 'v');
   }
 
   void take(const Json& value, const std::string& pointer, bool is_video) {
@@ -135,13 +144,6 @@ class NamedMedia {
                       lower_case(type) == "gif"});
   }
 
-  // As a part of a JSON pointer.
-  static std::string escaped(const std::string& key) {
-    std::string out;
-    for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    return out;
-  }
-
   const Shard& shard_;
   const Parts& parts_;
   ShardSample& sample_;
@@ -152,6 +154,10 @@ class NamedMedia {
 
 void add_named_media(const Shard& shard, const Parts& parts, ShardSample& sample) {
   NamedMedia(shard, parts, sample).add();
+}
+
+void add_named_media(const Shard& shard, const Parts& parts, std::span<const NamedValue> values, ShardSample& sample) {
+  NamedMedia(shard, parts, sample).add(values);
 }
 
 } // namespace fvlm

@@ -29,6 +29,16 @@ bool Parts::is_named(const std::string& key) const {
   return std::ranges::any_of(fields_, [&](const auto& field) { return field.second == key; });
 }
 
+std::string escaped_key(const std::string& key) {
+  std::string out;
+  for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return out;
+}
+
+std::string Parts::pointer(const std::string& part) const {
+  return "/" + escaped_key(key(part));
+}
+
 const Json* Parts::find(const std::string& part) const {
   auto found = object_.find(key(part));
   return found == object_.end() || found->is_null() ? nullptr : &*found;

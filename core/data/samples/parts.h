@@ -27,6 +27,7 @@ class Parts {
   std::optional<int64_t> count(const std::string& part) const; // 0 or more
 
   const std::string& key(const std::string& part) const; // in the shard's JSON
+  std::string pointer(const std::string& part) const;    // to it there (RFC 6901)
   // The name for messages: the key in the shard, and the engine's name where it differs.
   std::string name(const std::string& part) const;
   // Whether the recipe maps this field to a key of the shard.
@@ -37,6 +38,9 @@ class Parts {
   const nlohmann::json& object_;
   const Fields& fields_;
 };
+
+// A key as a part of a JSON pointer.
+std::string escaped_key(const std::string& key);
 
 [[noreturn]] void broken(std::string what);
 

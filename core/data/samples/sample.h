@@ -53,8 +53,15 @@ struct Media {
 };
 
 struct Sample {
+  // What of a retrieval sample its inputs are; all others are whole.
+  enum class Role { whole, query, positive, negative };
+
   std::string key, source;
+  Role role = Role::whole;
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
+  // Of a retrieval sample, which has no texts: what is embedded, each with a text and with frames of its own. The query
+  // is first, then what it is to find, then what it is not. Its frames are theirs, one after the other.
+  std::vector<std::shared_ptr<const Sample>> inputs;
   // What a teacher with a prompt of its own reads in place of each text, with the same answer; empty: there is none.
   std::vector<SampleText> teacher_texts;
   bool teacher_is_cached = false; // teacher_texts were read before training and take no rows of a pack
@@ -75,6 +82,9 @@ struct Sample {
 
   // Those that are decoded, and that a pack's memory holds: of cells their squares.
   int64_t distinct_frames() const {
+    int64_t of_inputs = 0;
+    for (const auto& input : inputs) of_inputs += input->distinct_frames();
+    if (!inputs.empty()) return of_inputs;
     if (media.tiles.empty() || !media.tiles.front().is_of_cells) return frames / copies;
     int64_t squares = 0;
     for (const TileGrid& image : media.tiles) squares += image.frames() * image.step_frames;
@@ -98,6 +108,7 @@ struct Sample {
     for (const auto& text : texts) all += rows(text);
     for (const auto& text : teacher_texts)
       if (!teacher_is_cached) all += text.tokens();
+    for (const auto& input : inputs) all += input->rows();
     for (const auto& other : further) all = std::max(all, other->rows());
     return all;
   }
@@ -108,6 +119,11 @@ struct Sample {
     return all;
   }
 };
+
+// As packs have it: its inputs, or the sample itself.
+inline std::vector<std::shared_ptr<const Sample>> packed_parts(const std::shared_ptr<const Sample>& sample) {
+  return sample->inputs.empty() ? std::vector{sample} : sample->inputs;
+}
 
 // The sample as one of the decoders reads it.
 inline std::shared_ptr<const Sample> for_decoder(const std::shared_ptr<const Sample>& sample, size_t decoder) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/samples/input_content.h"
 #include "data/samples/objects.h"
 #include "data/samples/other_names.h"
 #include "data/samples/supporting_sentences.h"
@@ -461,7 +462,7 @@ SampleContent parse_sample_content(const Parts& parts, const std::optional<std::
 std::map<std::string, std::string> suggested_fields(const nlohmann::json& sample) {
   const Parts::Fields none;
   const Parts parts(sample, none);
-  if (Reader::has_form(parts) && !Reader::is_caption(parts)) return none;
+  if (has_inputs(parts) || (Reader::has_form(parts) && !Reader::is_caption(parts))) return none;
   const Parts::Fields fields = fields_of_other_names(parts);
   return Reader::is_caption(parts) && !fields.contains("user") ? none : fields;
 }

@@ -2,6 +2,7 @@
 // pixels later, when the pack is known.
 #pragma once
 #include "data/chat.h"
+#include "data/enclosing_tokens.h"
 #include "data/media/frame_preparation.h"
 #include "data/samples/frames.h"
 #include "data/samples/marked_images.h"
@@ -15,10 +16,13 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <vector>
 
 namespace fvlm {
 
 class VideoDecoder;
+struct InputContent;
 
 // The JSON key under which `preprocess` stores why a sample is broken.
 inline constexpr const char* broken_key = "fvlm_broken";
@@ -56,6 +60,11 @@ class SampleReader {
 
  private:
   Sample measured(const Shard& shard, ShardSample members, const plan::Source& source) const;
+  Sample measure_inputs(const Shard& shard, ShardSample members, const Parts& parts, const plan::Source& source) const;
+  Sample measure_input(const Shard& shard, const ShardSample& members, const InputContent& content,
+                       std::optional<int64_t> told, bool text_only) const;
+  void mention(FoundFrames& found, const Sample& sample, std::vector<Turn>& turns, std::string_view behind) const;
+  bool has_video_text(const FoundFrames& found) const;
   void write_objects(const Shard& shard, const ShardSample& members, SampleContent& content) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
@@ -87,6 +96,7 @@ class SampleReader {
   const Tokenizer& tokenizer_;
   ChatTemplate chat_;
   QuestionEncoder questions_;
+  EmbeddingTokens embedding_tokens_;
   FramePreparation frames_;
   const VideoDecoder* video_;
   plan::VisualRows visual_rows_;

@@ -151,6 +151,11 @@ Turn parse_turn(const Json& value, const std::string& name, bool keeps_marks) {
   return made;
 }
 
+bool is_turns(const Json& value) {
+  return value.is_array() && !value.empty() && value[0].is_object() &&
+         (value[0].contains("role") || value[0].contains("from"));
+}
+
 void copy_turn_flags(const Json& from, Json& to) {
   for (const char* key : {turn_flags[0], turn_flags[1], turn_flags[2], flags_of_parts})
     if (const Json* flag = present(from, key)) to[key] = *flag;

@@ -13,6 +13,9 @@ namespace fvlm {
 // Error(data) without a location.
 Turn parse_turn(const nlohmann::json& value, const std::string& name, bool keeps_marks);
 
+// Whether the value is a list of turns: of objects with a role, or `from`.
+bool is_turns(const nlohmann::json& value);
+
 // The flags of an answer that stands in a form of its own.
 void copy_turn_flags(const nlohmann::json& from, nlohmann::json& to);
 

@@ -61,8 +61,10 @@ Largest largest_of(const MixSamples& samples, const std::vector<double>& shares)
     const double share = shares.at(source) / static_cast<double>(usable[source]);
     largest.mean_frames += share * static_cast<double>(measured.sample->frames);
     largest.mean_rows += share * static_cast<double>(measured.sample->rows());
-    largest.frames = std::max(largest.frames, measured.sample->frames);
-    for (const SampleText& text : measured.sample->texts) largest.tokens = std::max(largest.tokens, text.tokens());
+    for (const auto& part : packed_parts(measured.sample)) {
+      largest.frames = std::max(largest.frames, part->frames);
+      for (const SampleText& text : part->texts) largest.tokens = std::max(largest.tokens, text.tokens());
+    }
   }
   return largest;
 }
@@ -87,7 +89,7 @@ DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, c
   DataSizes sizes{stage, {}};
   plan::Mix& limits = sizes.stage.data;
   const std::string allowed =
-      fmt::format("{} frames and {} tokens", grouped(stage.largest_sample(visual_rows.per_frame).frames),
+      fmt::format("{} frames and {} tokens", grouped(stage.largest_sample(visual_rows.per_frame).longest_video),
                   grouped(limits.max_text_tokens));
   const auto keep = [&](const std::string& why) {
     sizes.said =

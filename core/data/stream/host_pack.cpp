@@ -10,6 +10,23 @@ HostPack HostPack::for_decoder(size_t decoder) const {
   return pack;
 }
 
+uint64_t HostPack::content_of(const PackedSample& packed) const {
+  const Sample& sample = *packed.sample;
+  Xxh64 hash;
+  for (const SampleText& text : sample.texts) hash.update(std::as_bytes(std::span(text.ids)));
+  hash.update(std::as_bytes(std::span(sample.bytes)));
+  const auto frames_in = [&](auto memory) {
+    if (memory.empty()) return; // of a dry run
+    const size_t frame = memory.size() / static_cast<size_t>(frame_count);
+    const auto own = memory.subspan(static_cast<size_t>(packed.first_frame) * frame,
+                                    static_cast<size_t>(sample.distinct_frames()) * frame);
+    hash.update(std::as_bytes(own));
+  };
+  frames_in(frames);
+  frames_in(pixels);
+  return hash.value();
+}
+
 uint64_t HostPack::hash() const {
   Xxh64 hash;
   const auto number = [&](int64_t value) { hash.update(std::as_bytes(std::span(&value, 1))); };

@@ -29,6 +29,8 @@ struct HostPack {
   // How many decoders read the pack, and the pack as one of them reads it.
   size_t decoders() const { return samples.empty() ? 1 : samples.front().sample->decoders(); }
   HostPack for_decoder(size_t decoder) const;
+  // Hashes what the model sees of one of the samples: its texts and its frames.
+  uint64_t content_of(const PackedSample& packed) const;
   // Hashes everything that the model sees.
   uint64_t hash() const;
 };

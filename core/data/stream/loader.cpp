@@ -109,7 +109,8 @@ class DataLoader::Pipeline {
   bool begin(ComposedStep step) {
     auto of_step = std::make_shared<std::vector<std::shared_ptr<const Sample>>>();
     for (const auto& pack : step.packs)
-      for (const MeasuredSample& measured : pack) of_step->push_back(measured.sample);
+      for (const MeasuredSample& measured : pack)
+        for (auto& part : packed_parts(measured.sample)) of_step->push_back(std::move(part));
     std::vector<std::vector<MeasuredSample>> own_packs;
     for (size_t i = 0; i < step.packs.size(); ++i)
       if (static_cast<int64_t>(i) % ranks_ == rank_) own_packs.push_back(std::move(step.packs[i]));
@@ -206,7 +207,12 @@ HostPack DataLoader::compact(PendingPack& pending) const {
     const int64_t count = measured.sample->distinct_frames();
     if (count > 0 && pack.frame_count != pending.first_frames[i])
       std::copy_n(frames + pending.first_frames[i] * bytes, count * bytes, frames + pack.frame_count * bytes);
-    pack.samples.push_back({measured.drawn.position, std::move(measured.sample), pack.frame_count});
+    int64_t first = pack.frame_count;
+    for (auto& part : packed_parts(measured.sample)) {
+      const int64_t own = part->distinct_frames();
+      pack.samples.push_back({measured.drawn.position, std::move(part), first});
+      first += own;
+    }
     pack.frame_count += count;
   }
   const auto elements = static_cast<size_t>(pack.frame_count * frame_elements_);

@@ -86,6 +86,13 @@ void MixSamples::add_further(const Shard& shard, const ShardSample& members, con
 
 void MixSamples::check_texts(const Sample& sample) const {
   const size_t count = sample.texts.size();
+  if (texts_ == plan::Stage::inputs_in_data && sample.inputs.empty())
+    throw Error(ErrorKind::data, "it is no query with what it is to find, from which contrastive learns")
+        .advise("it has query (or anchor) and positive; the source's `fields` says what they are called");
+  if (texts_ > 0 && !sample.inputs.empty())
+    throw Error(ErrorKind::data, "it is a query with what it is to find, from which fvlm.contrastive learns")
+        .advise("the source's fields = { user = \"query\", assistant = \"positive\" } reads it as a question and its "
+                "answer");
   if (texts_ == 2 && (count != 2 || sample.correct_choice))
     throw Error(ErrorKind::data, "it is no pair of answers, from which dpo learns")
         .advise("a pair has chosen_assistant and rejected_assistant; the source's `fields` says what they are called");

@@ -25,8 +25,9 @@ class MixSamples : public SampleSource {
 
   // All but the options and the progress must outlive it. No decoder: mp4s are refused, each as a broken sample.
   // `visual_rows`: of the model that learns from them. `texts`: what an objective learns from, one of a sample or the
-  // two of a pair; others are broken. 0: any number. A document is whole where there is one text, for the Composer to
-  // make rows of; else it comes cut. `teacher_is_cached`: see Sample. `further`: what decoders after the first read.
+  // two of a pair, or Stage::inputs_in_data; others are broken. 0: any number. A document is whole where there is one
+  // text, for the Composer to make rows of; else it comes cut. `teacher_is_cached`: see Sample. `further`: what
+  // decoders after the first read.
   MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, const FramePreparation& frames,
              const VideoDecoder* video, const plan::VisualRows& visual_rows, const ShardOptions& options = {},
              const Progress& progress = {}, int64_t texts = 0, bool teacher_is_cached = false,

@@ -80,11 +80,12 @@ PackSize DataStatistics::suggestion() const {
 void DataStatistics::add(const MeasuredSample& measured, const std::string& source) {
   const Sample& sample = *measured.sample;
   int64_t tokens = 0, answers = 0;
-  for (const SampleText& text : sample.texts) {
-    tokens += text.tokens();
-    longest_text = std::max(longest_text, text.tokens());
-    answers += std::ranges::count(text.answer_mask, 1);
-  }
+  for (const auto& part : packed_parts(measured.sample))
+    for (const SampleText& text : part->texts) {
+      tokens += text.tokens();
+      longest_text = std::max(longest_text, text.tokens());
+      answers += std::ranges::count(text.answer_mask, 1);
+    }
   for (const SampleText& text : sample.teacher_texts) longest_text = std::max(longest_text, text.tokens());
   for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {
     of->frames.add(sample.frames);

@@ -26,6 +26,14 @@ const std::vector<WordInfo>& sample_parts() {
       {"prompt", "what both answers of `chosen` and `rejected`, or the `completion`, are to: a text, or turns"},
       {"label", "whether the answer is a good one, for fvlm.kto: true or false"},
       {"kto_tag", "the same"},
+      {"query", "of a retrieval sample, what finds: a text, a list of turns, or { text, image }"},
+      {"anchor", "the same"},
+      {"query_image", "its picture, or a list of them"},
+      {"positive", "what `query` is to find, in the same form; without it, the pictures of the sample"},
+      {"positive_image", "its picture, or a list of them"},
+      {"negative", "what `query` is not to find, in the same form, or a list; also `negative_1`, `negative_2`, ..."},
+      {"negative_image", "its picture, or a list of them"},
+      {"negatives", "a list of them"},
       {"texts", "a conversation as a list of { user, assistant }"},
       {"history", "turns before the question: a list of questions with their answers"},
       {"input", "what goes behind a user's `instruction`"},
@@ -241,6 +249,8 @@ Ref<Mix> mix_schema() {
                  "Learn the last answer of each conversation alone; the earlier ones stand as context. Samples with "
                  "`token_ids` are learnt as their `loss_mask` says.")
           .added_later()
+          .field("negatives", &Mix::negatives, optional(integer(between(0, 64))),
+                 "How many of a retrieval sample's negatives are read, at most: the first ones. Default: 1.")
           .field(
               "boxes", &Mix::boxes, optional(box_form()),
               "How boxes and points of a sample's `objects` are written; docs/data.md shows each way. Default: as the "

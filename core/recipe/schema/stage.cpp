@@ -107,7 +107,9 @@ Ref<EvaluationSet> evaluation_set() {
                               {"answer", Measure::answer, "generated answers, compared with the expected ones"},
                               {"bits_per_byte", Measure::bits_per_byte,
                                "loss of every token that is not special, in bits for each byte of text"},
-                              {"iou", Measure::iou, "boxes of generated answers, compared with the expected ones"}}),
+                              {"iou", Measure::iou, "boxes of generated answers, compared with the expected ones"},
+                              {"retrieval", Measure::retrieval,
+                               "which of all positives and negatives of the set are nearest to each query"}}),
              "The main figure.")
       .field("modes", &EvaluationSet::modes, list(mode(&ConnectorMode::doc), {.min = 1, .allow_single = true}),
              "How frames are encoded; the first mode determines the best checkpoint. Default: the first of the "
@@ -123,6 +125,10 @@ Ref<EvaluationSet> evaluation_set() {
         if (set.data.teacher_prompt)
           reader.report_at(".data.teacher_prompt", "an evaluation has no teacher that would read it",
                            "leave it out: it belongs to the mix that a stage trains on");
+        if (set.measure == Measure::retrieval && set.show > 0)
+          reader.report_at(".show", "the measure \"retrieval\" has no answers to show", "leave it out");
+        if (set.measure == Measure::retrieval && set.entropy)
+          reader.report_at(".entropy", "the measure \"retrieval\" has no attention entropy", "leave it out");
         if (set.data.mask_history && set.measure == Measure::bits_per_byte)
           reader.report_at(".data.mask_history", "the measure \"bits_per_byte\" reads every token, answers or not",
                            "leave it out, or use the measure \"loss\"");
@@ -133,8 +139,10 @@ Ref<EvaluationSet> evaluation_set() {
 void check_documents(Reader& reader, const Stage& stage) {
   if (!stage.data.documents) return;
   if (const ObjectiveTerm* term = stage.needs_pairs())
-    reader.report_at(".data.documents", fmt::format("fvlm.{} needs {} of answers, and documents have none",
-                                                    term->name(), term->needs_judgements() ? "judgements" : "pairs"));
+    reader.report_at(".data.documents", fmt::format("fvlm.{} needs {}, and documents have none", term->name(),
+                                                    term->embeds()             ? "queries and what they are to find"
+                                                    : term->needs_judgements() ? "judgements of answers"
+                                                                               : "pairs of answers"));
   if (stage.epochs)
     reader.report_at(".epochs", "documents are cut into rows, whose number is not known beforehand",
                      "set `samples` to a number of rows");
@@ -165,10 +173,24 @@ void check_judgements(Reader& reader, const Stage& stage) {
         "give it a stage of its own");
 }
 
+// Its samples have no labels, which other terms would learn.
+void check_embeds(Reader& reader, const Stage& stage) {
+  const ObjectiveTerm* term = stage.embeds();
+  if (!term) return;
+  if (stage.objective.size() > 1)
+    reader.report_at(".objective",
+                     fmt::format("fvlm.{} learns from queries and what they are to find, and other terms from answers",
+                                 term->name()),
+                     "give it a stage of its own");
+  if (stage.data.preprocessed)
+    reader.report_at(".data.preprocessed", "`preprocess` writes no retrieval samples",
+                     "remove it: the shards are read");
+}
+
 // A `fields` map with an answer but without the two answers of a pair means that the source has no pairs.
 void check_pairs(Reader& reader, const Stage& stage) {
   const ObjectiveTerm* term = stage.needs_pairs();
-  if (!term || term->needs_judgements()) return;
+  if (!term || term->needs_judgements() || term->embeds()) return;
   for (size_t i = 0; i < stage.data.sources.size(); ++i) {
     const auto& fields = stage.data.sources[i].fields;
     bool other = fields.contains("assistant") || fields.contains("caption") || fields.contains("token_ids");
@@ -300,6 +322,7 @@ Ref<Stage> stage_schema() {
           .foreign("per_device_train_batch_size", micro_batch_advice)
           .check(check_pairs)
           .check(check_judgements)
+          .check(check_embeds)
           .check(check_rollouts)
           .check(check_teacher_prompt)
           .check(check_mask_history)
