@@ -84,6 +84,7 @@ std::string mix_text(const RecipeDraft& draft) {
   if (draft.max_frames) add("max_frames", *draft.max_frames);
   if (draft.image_frames) add("replicate_image_frames", *draft.image_frames);
   if (draft.max_text_tokens) add("max_text_tokens", *draft.max_text_tokens);
+  if (draft.negatives) add("negatives", *draft.negatives);
   return text + "    ...,\n  }\nend\n\n";
 }
 
@@ -98,15 +99,19 @@ std::string sources_text(const RecipeDraft& draft, const std::vector<RecipeDraft
 
 std::string stage_text(const RecipeDraft& draft) {
   const Rates rates = rates_of(draft);
-  std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.learns_preferences() ? "preferences" : "sft");
+  std::string text = fmt::format("  fvlm.stage \"{}\" {{\n", draft.learns_preferences() ? "preferences"
+                                                             : draft.embeds()           ? "retrieval"
+                                                                                        : "sft");
   const auto add = [&](const char* key, const std::string& value) {
     text += fmt::format("    {} = {},\n", key, value);
   };
   if (draft.lora_rank > 0) add("freeze", draft.directory.empty() ? "\"vision\"" : "{ \"vision\", \"connector\" }");
   add("data", fmt::format("mix({})", sources_text(draft, draft.train)));
   if (!draft.mode.empty()) add("mode", quoted(draft.mode));
-  add("objective",
-      fmt::format("fvlm.{} {{ {} }}", draft.objective, draft.learns_preferences() ? "beta = 0.1" : "on = \"answer\""));
+  add("objective", fmt::format("fvlm.{} {{ {} }}", draft.objective,
+                               draft.learns_preferences() ? "beta = 0.1"
+                               : draft.embeds()           ? "temperature = 0.02"
+                                                          : "on = \"answer\""));
   add("optimizer", fmt::format("fvlm.adamw {{ lr = {}, weight_decay = {} }}", rates.lr, rates.weight_decay));
   add("schedule", "fvlm.cosine { to_share = 0.1, warmup = 0.03 }");
   add("epochs", fmt::format("{}", draft.epochs));
@@ -118,8 +123,8 @@ std::string stage_text(const RecipeDraft& draft) {
     if (draft.measure == "answer") measured += fmt::format(", max_new_tokens = {}", *draft.max_new_tokens);
     if (!draft.evaluation_mode.empty()) measured += ", modes = " + quoted(draft.evaluation_mode);
     text += fmt::format(
-        "      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = {}, samples = 512, show = 8 }},\n    }},\n",
-        sources_text(draft, draft.held_out), measured);
+        "      fvlm.evaluation \"held-out\" {{ data = mix({}), measure = {}, samples = 512{} }},\n    }},\n",
+        sources_text(draft, draft.held_out), measured, draft.measure == "retrieval" ? "" : ", show = 8");
   }
   return text + "  },\n";
 }

@@ -33,17 +33,19 @@ struct RecipeDraft {
   std::string evaluation_mode;              // that of generation, where it is not the first; empty: the first
   std::optional<std::string> system;        // the system turn, where it is not the default
   std::optional<std::string> chat_template; // of the decoder's folder, else ChatML
-  std::string objective = "next_token";     // or "dpo" for pairs of answers, "kto" for judged ones
+  std::string objective = "next_token";     // or "dpo" for pairs, "kto" for judged answers, "contrastive"
   std::string measure = "loss";             // of held_out
   std::optional<int64_t> max_new_tokens;    // of an answer that is measured
   std::optional<int64_t> max_frames;        // where the default does not fit
   std::optional<int64_t> image_frames;      // to which a still image is repeated
   std::optional<int64_t> max_text_tokens;
+  std::optional<int64_t> negatives; // of a retrieval sample, where it is not the default
   int64_t epochs = 1, batch = 16;
 
   int64_t samples() const; // of train
   int64_t steps() const;
-  bool learns_preferences() const { return objective != "next_token"; }
+  bool learns_preferences() const { return objective == "dpo" || objective == "kto"; }
+  bool embeds() const { return objective == "contrastive"; }
   std::string lua() const;
 };
 

@@ -41,12 +41,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t most_looked_at = 512; // samples of each source
+constexpr int64_t most_negatives = 64;  // that a mix reads
 constexpr int64_t any_number = int64_t{1} << 30;
 
 // What the samples of a mix are like.
 struct Findings {
   std::vector<int64_t> samples; // of each source
   int64_t looked_at = 0, usable = 0, pairs = 0, judged = 0, with_choice = 0;
+  int64_t to_embed = 0, most_negatives = 0; // retrieval samples, and the negatives of one
   int64_t most_frames = 0, most_tokens = 0;
   ShortAnswers short_answers;
   std::string first_reason; // why a sample cannot be used
@@ -55,6 +57,7 @@ struct Findings {
     return std::all_of(samples.begin(), samples.end(), [](int64_t size) { return size <= most_looked_at; });
   }
   bool are_pairs() const { return 2 * pairs > usable; }
+  bool are_to_embed() const { return 2 * to_embed > usable; }
   bool are_judged() const { return judged > 0 && judged == usable; }
 };
 
@@ -82,22 +85,35 @@ void count(const MeasuredSample& measured, int64_t most_video_cells, Findings& s
   seen.with_choice += sample.correct_choice.has_value();
   seen.pairs += sample.texts.size() == 2 && !sample.correct_choice;
   seen.judged += sample.texts.size() == 1 && sample.is_desirable;
-  seen.most_frames = std::max(seen.most_frames, needed_frames(sample, most_video_cells));
   seen.short_answers.add(sample);
-  for (const SampleText& text : sample.texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
+  seen.to_embed += !sample.inputs.empty();
+  seen.most_negatives = std::max(seen.most_negatives, std::ssize(sample.inputs) - 2);
+  for (const auto& part : packed_parts(measured.sample)) {
+    seen.most_frames = std::max(seen.most_frames, needed_frames(*part, most_video_cells));
+    for (const SampleText& text : part->texts) seen.most_tokens = std::max(seen.most_tokens, text.tokens());
+  }
 }
 
-// A stage learns from pairs of answers or from single ones; the others would be skipped.
+// A stage learns from one kind: pairs of answers, queries with what they are to find, or single answers; the others
+// would be skipped.
 void refuse_two_kinds(const Findings& seen, const std::string& label) {
   constexpr int64_t few = 20; // one of so many is an accident
-  const int64_t others = seen.usable - seen.pairs, fewer = std::min(seen.pairs, others);
+  const bool embeds = seen.to_embed > seen.pairs;
+  const int64_t own = embeds ? seen.to_embed : seen.pairs, others = seen.usable - own, fewer = std::min(own, others);
   if (fewer == 0) return;
-  const std::string found = fmt::format("{}: of {} samples looked at {} are pairs of answers, and {} are not", label,
-                                        grouped(seen.usable), grouped(seen.pairs), grouped(others));
+  const char* kind = embeds ? "queries with what they are to find" : "pairs of answers";
+  const std::string found = fmt::format("{}: of {} samples looked at {} are {}, and {} are not", label,
+                                        grouped(seen.usable), grouped(own), kind, grouped(others));
   if (fewer * few < seen.usable) {
-    log_warning("{}; the stage will skip the {}", found, seen.are_pairs() ? "others" : "pairs");
+    log_warning("{}; the stage will skip the {}", found,
+                2 * own > seen.usable ? "others"
+                : embeds              ? "queries"
+                                      : "pairs");
     return;
   }
+  if (embeds)
+    throw Error(ErrorKind::data, found + ", and a stage learns from one kind")
+        .advise("write a recipe for each, the second with the run of the first as --model");
   throw Error(ErrorKind::data, found + ", and a stage learns from one kind")
       .advise("write a recipe for each, the second with the run of the first as --model; or learn one answer of each "
               "pair: --field assistant=chosen_assistant");
@@ -108,6 +124,7 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
                  const std::string& label) {
   const FramePreparation preparation = frame_preparation(plan.model);
   mix.max_text_tokens = any_number;
+  mix.negatives = most_negatives;
   if (preparation.makes_tiles()) mix.max_frames = any_number;
   const auto rows = visual_rows(plan.model);
   Progress progress("looking at " + label);
@@ -155,9 +172,10 @@ void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft
 }
 
 const char* kind_of(const Findings& seen) {
-  return seen.are_pairs()    ? "pairs of answers"
-         : seen.are_judged() ? "answers that are said to be good or not"
-                             : "questions and answers, or captions";
+  return seen.are_pairs()      ? "pairs of answers"
+         : seen.are_to_embed() ? "queries with what they are to find"
+         : seen.are_judged()   ? "answers that are said to be good or not"
+                               : "questions and answers, or captions";
 }
 
 // A new connector is random: what the model would say before training, which preferences are compared to, means
@@ -288,8 +306,9 @@ Options options_of_recipe_new() {
       "recipe new FILE (--model DIR | --vision DIR --decoder DIR) --data FORM [--text FORM] [--held-out FORM|2%]\n"
       "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N]\n"
       "    [--min-pixels N] [--max-pixels N] [--video-min-pixels N] [--video-max-pixels N] [--json]",
-      "Write a recipe that trains a model on data, by a look at both: whether they are answers or pairs of\n"
-      "answers, how long their texts are and how many frames they have, and which chat template the model\n"
+      "Write a recipe that trains a model on data, by a look at both: whether they are answers, pairs of\n"
+      "answers or queries with what they are to find, how long their texts are and how many frames they have, and "
+      "which chat template the model\n"
       "was trained with. Learning rates are usual ones for training a model further.",
       "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
   with_plugin_options(options)
@@ -307,7 +326,7 @@ Options options_of_recipe_new() {
       .repeated_value("text", "FORM", "the same of text-only samples (repeatable)")
       .repeated_value("held-out", "FORM",
                       "samples, or a share of --data and --text such as 2%, that are measured ten times in the course "
-                      "of training: options and pairs by likelihood, "
+                      "of training: options and pairs by likelihood, queries by what they find, "
                       "questions with short answers by generated ones, others by their loss (repeatable)")
       .value("root", "DIR", "what paths in the files are relative to; default: the folder of each file")
       .repeated_value(
@@ -389,7 +408,11 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");
-  draft.objective = seen.are_pairs() ? "dpo" : seen.are_judged() ? "kto" : "next_token";
+  draft.objective = seen.are_pairs()      ? "dpo"
+                    : seen.are_to_embed() ? "contrastive"
+                    : seen.are_judged()   ? "kto"
+                                          : "next_token";
+  if (seen.most_negatives > 1) draft.negatives = seen.most_negatives;
   require_trained_connector(draft, seen);
   if (seen.judged > 0 && !seen.are_judged())
     log_warning("{} of {} samples say whether their answer is a good one, and others do not: all answers are learnt",
@@ -402,10 +425,11 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
     const Findings held_out = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the held-out data");
     for (size_t i = 0; i < draft.held_out.size(); ++i) draft.held_out[i].samples = held_out.samples[i];
     draft.max_new_tokens = held_out.short_answers.tokens();
-    draft.measure = held_out.with_choice > 0 ? "choice"
-                    : held_out.are_pairs()   ? "preference"
-                    : draft.max_new_tokens   ? "answer"
-                                             : "loss";
+    draft.measure = held_out.with_choice > 0  ? "choice"
+                    : held_out.are_pairs()    ? "preference"
+                    : held_out.are_to_embed() ? "retrieval"
+                    : draft.max_new_tokens    ? "answer"
+                                              : "loss";
   }
   draft.about = about(draft, seen, file);
   require_positions(resolved(draft, parsed));

@@ -88,6 +88,9 @@ std::string evaluations_table(const RecordedRun& run) {
     bool share;
   };
   static constexpr Column all[] = {{"accuracy", "accuracy", true},
+                                   {"recall_at_1", "recall@1", true},
+                                   {"recall_at_5", "recall@5", true},
+                                   {"mrr", "MRR", false},
                                    {"iou", "IoU", false},
                                    {"box_accuracy", "box accuracy", true},
                                    {"loss", "loss", false},

@@ -139,6 +139,17 @@ class RecipeNew(unittest.TestCase):
         self.assertIn("19 of 20 samples say whether their answer is a good one, and others do not: all answers are learnt", said)
         self.assertIn("fvlm.next_token", (folder / "unjudged.lua").read_text())
 
+    def test_queries_with_what_they_are_to_find_become_embeddings(self):
+        found = [{"query": f"a cat {i}", "positive": f"It is a cat, the number {i}.", "negatives": ["a dog", f"a bird {i}", "a fish"][: i % 4]} for i in range(40)]
+        (folder / "found.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in found))
+        text = new("found", "--model", "model", "--data", "found.jsonl", "--held-out", "20%")
+        for part in ('fvlm.stage "retrieval"', "fvlm.contrastive { temperature = 0.02 }", "negatives = 3", 'measure = "retrieval", samples = 512 }'):
+            self.assertIn(part, text)
+        run(engine, "train", "found.lua", "--max-steps", 2)
+        (folder / "mixed.jsonl").write_text("".join(json.dumps(sample if i % 2 else {"user": "What?", "assistant": "A cat."}) + "\n" for i, sample in enumerate(found)))
+        said = new("mixed", "--model", "model", "--data", "mixed.jsonl", code=4)
+        self.assertIn("of 40 samples looked at 20 are queries with what they are to find, and 20 are not, and a stage learns from one kind", said)
+
     def test_pairs_and_questions_are_not_mixed_silently(self):
         answers = ["--model", "model", "--data", "shapes/questions/*.tar"]
         said = new("two", *answers, "--data", "shapes/pairs/*.tar", code=4)

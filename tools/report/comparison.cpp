@@ -132,15 +132,18 @@ std::string evaluation_rows(const Compared& compared, const std::string& stage) 
   }
   std::string rows;
   for (const auto& [set, mode] : sets)
-    for (const char* value : {"accuracy", "iou", "box_accuracy", "loss", "bits_per_byte", "reward_accuracy"})
-      rows += row_of(compared, stage, fmt::format("{}, {}: {}", set, mode, value),
-                     [&](const RecordedRun& run) -> std::string {
-                       for (const EvaluationLine& line : last[static_cast<size_t>(&run - compared.runs.data())])
-                         if (line.stage == stage && line.set == set && line.mode == mode)
-                           if (const auto number = line.find(value))
-                             return std::string_view(value).ends_with("accuracy") ? percent(number) : fixed(number);
-                       return nothing;
-                     });
+    for (const char* value :
+         {"accuracy", "recall_at_1", "mrr", "iou", "box_accuracy", "loss", "bits_per_byte", "reward_accuracy"})
+      rows += row_of(
+          compared, stage, fmt::format("{}, {}: {}", set, mode, value), [&](const RecordedRun& run) -> std::string {
+            for (const EvaluationLine& line : last[static_cast<size_t>(&run - compared.runs.data())])
+              if (line.stage == stage && line.set == set && line.mode == mode)
+                if (const auto number = line.find(value))
+                  return std::string_view(value).ends_with("accuracy") || std::string_view(value).starts_with("recall")
+                             ? percent(number)
+                             : fixed(number);
+            return nothing;
+          });
   return rows;
 }
 

@@ -190,6 +190,7 @@ std::string curves(const PageInput& input) {
   };
   std::string out = loss_charts(input);
   out += evaluation_chart(input, "Accuracy on held-out sets", "accuracy", Format::percent);
+  out += evaluation_chart(input, "Recall@1 on held-out sets", "recall_at_1", Format::percent);
   out += evaluation_chart(input, "Loss on held-out sets", "loss", Format::number);
   out += Timeline(input.run, {"lr."}).learning_rates();
   out += chart(
@@ -205,6 +206,13 @@ std::string curves(const PageInput& input) {
   out +=
       chart({.title = "Rewards",
              .columns = {{"chosen_reward", "chosen"}, {"rejected_reward", "rejected"}, {"reward_margin", "margin"}}});
+  out += chart({.title = "Retrieval accuracy in a pack",
+                .columns = {{"retrieval_accuracy", "retrieval accuracy"}},
+                .format = Format::percent,
+                .smooth = true});
+  out += chart({.title = "Cosine similarities",
+                .columns = {{"positive_similarity", "positives"}, {"negative_similarity", "negatives"}},
+                .smooth = true});
   out += chart({.title = "Waiting for data, padding",
                 .columns = {{"data_wait_share", "waiting for data"}, {"padding_share", "padding"}},
                 .format = Format::percent,

@@ -205,6 +205,9 @@ std::string evaluations_table(const std::vector<const EvaluationLine*>& lines, s
 std::string evaluation_tables(const PageInput& input) {
   if (input.evaluations.empty()) return "";
   static constexpr Column columns[] = {{"accuracy", "accuracy", Column::bar},
+                                       {"recall_at_1", "recall@1", Column::bar},
+                                       {"recall_at_5", "recall@5", Column::share},
+                                       {"mrr", "MRR", Column::fixed},
                                        {"iou", "IoU", Column::fixed},
                                        {"box_accuracy", "box accuracy", Column::bar},
                                        {"bits_per_byte", "bits per byte", Column::fixed},
