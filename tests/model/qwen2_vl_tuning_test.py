@@ -15,6 +15,7 @@ HAS_DELTA_RULE, HAS_CONVOLUTION = FAMILY == "qwen3_5", FAMILY == "lfm3_vl"  # in
 LIMITS_WHOLE_VIDEOS = FAMILY in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "lfm3_vl")
 
 import peft
+import picture_questions
 from picture_questions import answer, draw_picture, engine, folder, generated, inputs_of, loaded, losses, make, run, torch, weights
 from cell_tuning import LAYERS, SAMPLES, CellPictures, CellTraining, RewardTraining, VideoTraining, write_questions, write_videos
 from qwen2_vl_processor import processor_of
@@ -25,6 +26,8 @@ CELLS = 40  # of an image at most
 
 
 def setUpModule():
+    if FAMILY.endswith("_moe"):
+        picture_questions.LOADING = {"experts_implementation": "eager"}  # whose products PyTorch counts
     words = make("make-qwen2-vl", SIZES, CELLS, 1024, "--family", FAMILY)
     words.image_token, words.video_token = "<|image_pad|>", "<|video_pad|>"
     QwenVl.processor = processor_of(folder / "hf", words, words.chat_template, FAMILY)
