@@ -200,7 +200,8 @@ std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<
   if (request.form && request.tools && !request.tools->only) written.call_begin = call_begin(*written.tool_calls);
   const nlohmann::json variables = variables_of(request, chat.thinking_switch());
   TemplateValues values{.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables};
-  if (settings_.has_date) values.now = local_time();
+  // An embedding is to be the same every day, and that which was trained.
+  if (settings_.has_date && !request.embedding) values.now = local_time();
   std::vector<TokenId> tokens = chat.prompt(turns, system, values);
   written.thinking = chat.thinking_behind(tokens);
   return tokens;

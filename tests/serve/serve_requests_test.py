@@ -114,6 +114,12 @@ class Settings(unittest.TestCase):
             tokens = json.loads(server.send("/tokenize", {"messages": [user("Hi")]})[1])["tokens"]
             text = json.loads(server.send("/detokenize", {"tokens": tokens})[1])["prompt"]
             self.assertIn(text, [f"It is {day}.<|im_start|>user: Hi<|im_end|>" for day in (before, time.strftime("%Y-%m-%d"))])
+            # An embedding is the same every day: that of the date of training.
+            of_training, of_today = (json.loads(server.send("/tokenize", {"prompt": f"It is {day}."})[1])["tokens"] for day in ("2024-07-26", before))
+            vectors = [json.loads(server.send("/v1/embeddings", request)[1])["data"][0]["embedding"]
+                       for request in ({"messages": [user("Hi")]}, {"input": of_training + tokens[len(of_today):]}, {"input": tokens})]
+            self.assertLess(max(abs(a - b) for a, b in zip(vectors[0], vectors[1])), 1e-5)
+            self.assertGreater(max(abs(a - b) for a, b in zip(vectors[0], vectors[2])), 1e-4)
 
     def test_a_token_in_the_environment_is_trimmed_as_that_of_a_file(self):
         token = "correct horse"
