@@ -226,7 +226,7 @@ class RecipeNew(unittest.TestCase):
             (folder / f"{name}.jsonl").write_text(json.dumps(sample) + "\n")
             new(name, "--model", "exported", "--data", f"{name}.jsonl")
             self.assertEqual(plan(name)["stages"][0]["objective"][0]["kind"], kind)
-            self.assertIn("How many?" + ("\n<<>>" if name == "alpaca" else ""), run(engine, "data", "show", f"{name}.lua"))
+            self.assertIn("How many?" + ("\n<<>>" if name == "alpaca" else ""), run(engine, "data", "show", f"{name}.lua", 0))
 
     def test_two_folders_get_a_new_connector(self):
         new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",
