@@ -54,9 +54,9 @@ TEST(OtherNames, AQuestionIsAskedUnderEachOfThem) {
 }
 
 TEST(OtherNames, AQuestionThatMayBeAnotherIsRefused) {
-  EXPECT_THAT(refused(R"({"question":"Q","prompt":"P","assistant":"a"})"),
-              AllOf(HasSubstr("it has 'question' and 'prompt', and no 'user'"),
-                    HasSubstr("fields = { user = \"question\" }")));
+  EXPECT_THAT(
+      refused(R"({"question":"Q","prompt":"P","assistant":"a"})"),
+      AllOf(HasSubstr("it has 'question' and 'prompt', and no 'user'"), HasSubstr("fields = { user = \"question\" }")));
   EXPECT_THAT(refused(R"({"query":{"en":"Q"},"answers":["a"]})"),
               HasSubstr("'query' is an object, and a text was expected"));
   EXPECT_THAT(refused(R"({"prompt":"P","caption":"C"})"),
