@@ -143,7 +143,7 @@ class RecipeNew(unittest.TestCase):
         found = [{"query": f"a cat {i}", "positive": f"It is a cat, the number {i}.", "negatives": ["a dog", f"a bird {i}", "a fish"][: i % 4]} for i in range(40)]
         (folder / "found.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in found))
         text = new("found", "--model", "model", "--data", "found.jsonl", "--held-out", "20%")
-        for part in ('fvlm.stage "retrieval"', "fvlm.contrastive { temperature = 0.02 }", "negatives = 3", 'measure = "retrieval", samples = 512 }'):
+        for part in ('fvlm.stage "retrieval"', "fvlm.contrastive { temperature = 0.02 }", "negatives = 3", 'measure = "retrieval", modes = "autoregressive", samples = 512 }'):
             self.assertIn(part, text)
         run(engine, "train", "found.lua", "--max-steps", 2)
         (folder / "mixed.jsonl").write_text("".join(json.dumps(sample if i % 2 else {"user": "What?", "assistant": "A cat."}) + "\n" for i, sample in enumerate(found)))
