@@ -399,15 +399,15 @@ DecoderConfig lfm3_defaults(ConfigReader& config) {
 } // namespace
 
 TensorNames names_of(const DecoderConfig& config) {
-  if (config.model_type == lfm3)
-    return {"operator_norm",    "ffn_norm",           "embedding_norm",  "self_attn.q_norm",
-            "self_attn.k_norm", "self_attn.o_proj",   "feed_forward.w1", "feed_forward.w3",
-            "feed_forward.w2",  "post_operator_norm", "post_ffn_norm"};
   TensorNames names;
   if (config.operator_names) {
-    names = {"operator_norm",         "ffn_norm",           "embedding_norm",  "self_attn.q_layernorm",
-             "self_attn.k_layernorm", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3",
-             "feed_forward.w2"};
+    names.attention_norm = "operator_norm", names.mlp_norm = "ffn_norm", names.final_norm = "embedding_norm";
+    names.gate = "feed_forward.w1", names.up = "feed_forward.w3", names.down = "feed_forward.w2";
+    if (config.model_type == lfm3) {
+      names.attention_post_norm = "post_operator_norm", names.mlp_post_norm = "post_ffn_norm";
+      return names;
+    }
+    names.q_norm = "self_attn.q_layernorm", names.k_norm = "self_attn.k_layernorm", names.out = "self_attn.out_proj";
     names.router = "feed_forward.gate", names.experts = "feed_forward.experts.";
     names.expert_gate = "w1", names.expert_up = "w3", names.expert_down = "w2";
     return names;
