@@ -95,21 +95,33 @@ class Server:
         raise AssertionError(f"expected {metrics}, the metrics are {now}")
 
 
-class WithOpenAi:
-    """Mixed into a TestCase: a server, and a client of it by the package openai."""
+class WithServer:
+    """Mixed into a TestCase: a server."""
     options = ("--image-size", 28)
     model = "gqa"
 
     @classmethod
     def setUpClass(cls):
-        import openai
         cls.server = Server(*cls.options, model=cls.model)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.log
+
+
+class WithOpenAi(WithServer):
+    """And a client of it by the package openai."""
+
+    @classmethod
+    def setUpClass(cls):
+        import openai
+        super().setUpClass()
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=1800)
 
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
-        assert cls.server.stop() == 0, cls.server.log
+        super().tearDownClass()
 
 
 def user(text):

@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from against_oracle import engine, folder, tokenizers, tool
-from running_server import Server, data_url, events, picture, user
+from running_server import Server, WithServer, data_url, events, picture, user
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 QUESTION = "What is this?"
@@ -31,15 +31,7 @@ def setUpModule():
     (folder / "gqa" / "decoder" / "generation_config.json").write_text(json.dumps({"eos_token_id": free["ids"][2]}))
 
 
-class Asked(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, cls.server.log
-
+class Asked(WithServer, unittest.TestCase):
     def chat(self, *messages, status=200, path=CHAT, **fields):
         request = {"messages": list(messages or [user(QUESTION)])} if path == CHAT else {}
         got, text, _ = self.server.send(path, request | {"temperature": 0, "max_tokens": 12} | fields)

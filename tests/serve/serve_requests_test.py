@@ -9,7 +9,7 @@ import time
 import unittest
 
 from against_oracle import folder, tool
-from running_server import Server, make_endless, picture, user, with_image
+from running_server import Server, WithServer, make_endless, picture, user, with_image
 
 
 def setUpModule():
@@ -22,15 +22,7 @@ def connection_to(server):
     return socket.create_connection(("127.0.0.1", server.port), timeout=1800)
 
 
-class Requests(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, cls.server.log
-
+class Requests(WithServer, unittest.TestCase):
     def written(self, *messages):
         """What the model reads."""
         tokens = json.loads(self.server.send("/tokenize", {"messages": list(messages)})[1])["tokens"]

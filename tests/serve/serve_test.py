@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 from against_oracle import engine, folder, tool
-from running_server import JSON, Server, data_url, events, picture, user, with_image
+from running_server import JSON, Server, WithServer, data_url, events, picture, user, with_image
 
 TOKEN = "correct horse"
 
@@ -33,15 +33,7 @@ def setUpModule():
     (folder / "picture.png").write_bytes(picture())
 
 
-class Answers(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--image-size", 28)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, cls.server.log
-
+class Answers(WithServer, unittest.TestCase):
     def test_are_those_of_generate(self):
         options = ["--max-tokens", 8, "--image-size", 28]
         self.assertEqual(self.server.ask(user("What is this?")), generated("--prompt", "What is this?", *options)["text"])
