@@ -260,7 +260,7 @@ Value mix_experts(Tape& tape, Operations& ops, const Value& x, const Routed& rou
                   ExpertProducts products) {
   const auto pairs = std::make_shared<const RowsByExpert>(routed.experts, experts.count, products);
   Value rows = linear_by_expert(tape, ops, gather(tape, x, pairs), experts.gate_up, experts.count, pairs);
-  rows = experts.gelu ? ops.geglu(tape, rows) : ops.swiglu(tape, rows);
+  rows = ops.swiglu(tape, rows);
   // In place of what the experts make of the rows, which is linear in them and has more columns to keep.
   rows = weighted(tape, rows, routed.weights, pairs);
   return sum(tape, linear_by_expert(tape, ops, rows, experts.down, experts.count, pairs), pairs);

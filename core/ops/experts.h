@@ -27,9 +27,8 @@ Routed route(Tape& tape, const Value& logits, const Routing& routing);
 // Matrices of all experts, one below the other.
 struct ExpertWeights {
   int64_t count = 0;
-  Weight gate_up;    // of each expert the rows of its gate, then those of up: [experts * 2 * inner, width]
-  Weight down;       // [experts * width, inner]
-  bool gelu = false; // the gate is GELU, approximated with tanh, in place of SiLU
+  Weight gate_up; // of each expert the rows of its gate, then those of up: [experts * 2 * inner, width]
+  Weight down;    // [experts * width, inner]
 };
 
 // How products by expert are computed.

@@ -67,7 +67,7 @@ TEST(Experts, GradientsReachRowsRouterAndExperts) {
         const Value x = b.input({rows, width});
         const Weight router(b.parameter("router", {count, width}));
         const ExpertWeights weights{count, Weight(b.parameter("gate_up", {count * 2 * inner, width})),
-                                    Weight(b.parameter("down", {count * width, inner})), sigmoid};
+                                    Weight(b.parameter("down", {count * width, inner}))};
         b.expect_true_gradients([&](Tape& tape) {
           const Value logits = b.ops->linear(tape, x, router);
           const Routed routed = route(tape, logits, {2, sigmoid, normalized, 1e-2, 1.5, {}});

@@ -166,13 +166,13 @@ struct DecoderConfig {
   // chooses num_experts_per_tok for each row (ops/experts.h). Empty: none is.
   std::vector<int64_t> expert_layers;
   int64_t num_experts = 0, num_experts_per_tok = 0, moe_intermediate_size = 0;
-  int64_t shared_expert_intermediate_size = 0; // of one more expert, which reads all rows; 0: none
-  bool shared_expert_gate = false;             // what it makes is multiplied by the sigmoid of a gate
-  bool sigmoid_router = false;                 // an expert's score is a sigmoid, in place of the softmax over all
-  bool use_expert_bias = false;                // a bias is added to the scores for the choice alone
-  bool norm_topk_prob = false;                 // the weights of a row's experts are divided by their sum
-  double topk_sum_epsilon = 0;                 // added to that sum
-  double routed_scaling_factor = 1;            // of the weights
+  // Of one more expert, which reads all rows and whose output is multiplied by the sigmoid of a gate; 0: none.
+  int64_t shared_expert_intermediate_size = 0;
+  bool sigmoid_router = false;      // an expert's score is a sigmoid, in place of the softmax over all
+  bool use_expert_bias = false;     // a bias is added to the scores for the choice alone
+  bool norm_topk_prob = false;      // the weights of a row's experts are divided by their sum
+  double topk_sum_epsilon = 0;      // added to that sum
+  double routed_scaling_factor = 1; // of the weights
   // Gemma 4's: heads of layers without a window have `global_head_dim` features. The last `num_kv_shared_layers` layers
   // read the keys and values of an earlier one, and have an MLP of twice the width where `use_double_wide_mlp`. A row
   // has `hidden_size_per_layer_input` features for each layer besides, of a table of so many tokens; 0: none.

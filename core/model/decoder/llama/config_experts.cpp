@@ -60,7 +60,6 @@ void read_experts(ConfigReader& config, DecoderConfig& out) {
   out.moe_intermediate_size = config.whole("moe_intermediate_size", found->width, 1, most_features);
   if (found->shared_width > 0)
     out.shared_expert_intermediate_size = config.whole(shared_key, found->shared_width, 1, most_features);
-  out.shared_expert_gate = found->shared_width > 0;
   out.norm_topk_prob = found->says_norm ? config.flag(norm_key, found->normalizes) : found->normalizes;
   out.expert_layers = read_expert_layers(config, found->dense, out.num_hidden_layers);
   if (out.model_type == lfm2_moe) {
@@ -118,7 +117,7 @@ void add_experts(WeightLayout& layout, const DecoderConfig& config, const std::s
   for (const std::string& name : gate_up) add(name, config.moe_intermediate_size, width, inner, stem + "gate_up");
   for (const std::string& name : down) add(name, width, config.moe_intermediate_size, last, stem + "down");
   if (shared == 0) return;
-  if (config.shared_expert_gate) add(names.shared_gate + std::string(".weight"), 1, width, inner);
+  add(names.shared_gate + std::string(".weight"), 1, width, inner);
   add(names.shared + std::string("gate_proj.weight"), shared, width, inner);
   add(names.shared + std::string("up_proj.weight"), shared, width, inner);
   add(names.shared + std::string("down_proj.weight"), width, shared, last);

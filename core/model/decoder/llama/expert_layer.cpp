@@ -26,7 +26,7 @@ ExpertLayer::ExpertLayer(const DecoderConfig& config, Parameters& parameters, co
                                    config.moe_intermediate_size);
   if (config.shared_expert_intermediate_size == 0) return;
   const std::string shared = names.shared;
-  if (config.shared_expert_gate) shared_gate_ = fused({names.shared_gate + std::string(".weight")});
+  shared_gate_ = fused({names.shared_gate + std::string(".weight")});
   shared_up_.weight = fused({shared + "gate_proj.weight", shared + "up_proj.weight"});
   shared_down_.weight = fused({shared + "down_proj.weight"});
 }
@@ -36,7 +36,7 @@ Value ExpertLayer::forward(Tape& tape, Operations& ops, const Value& x) const {
   const Value chosen = ops::mix_experts(tape, ops, x, routed, experts_, products_);
   if (!shared_up_.weight.defined()) return chosen;
   Value shared = ops.swiglu_mlp(tape, x, shared_up_, shared_down_, {});
-  if (shared_gate_.defined()) shared = ops::gated_by_sigmoid(tape, shared, ops.linear(tape, x, shared_gate_));
+  shared = ops::gated_by_sigmoid(tape, shared, ops.linear(tape, x, shared_gate_));
   return ops::add(tape, shared, chosen);
 }
 

@@ -448,8 +448,8 @@ double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
   const auto mixtures = static_cast<double>(config_.mixtures());
   const int64_t shared = config_.shared_expert_intermediate_size,
                 chosen = config_.num_experts_per_tok * config_.moe_intermediate_size;
-  const double mixture = product_flops(width, config_.num_experts + 3 * (chosen + shared)) +
-                         (config_.shared_expert_gate ? product_flops(width, 1) : 0);
+  const double mixture =
+      product_flops(width, config_.num_experts + 3 * (chosen + shared)) + (shared > 0 ? product_flops(width, 1) : 0);
   const double row =
       attending * (product_flops(width, config_.query_rows() + 2 * kv + gates) + product_flops(heads, width)) +
       convolving * product_flops(width, 4 * width) + ruled * rule +
