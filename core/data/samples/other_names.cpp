@@ -7,14 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
-#include <initializer_list>
+#include <span>
 #include <vector>
 
 namespace fvlm {
 namespace {
-
-constexpr std::array question_keys = {"question", "prompt", "instruction", "query"};
 
 bool says_something(const nlohmann::json* value) {
   return value && !(value->is_string() && trimmed(value->get_ref<const std::string&>()).empty());
@@ -44,13 +41,13 @@ std::string user_text(const Parts& parts) {
 }
 
 Parts::Fields fields_of_other_names(const Parts& parts) {
-  const auto first = [&](std::initializer_list<const char*> names) {
-    const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts.has(name); });
+  const auto first = [&](std::span<const char* const> names) {
+    const auto found = std::ranges::find_if(names, [&](const char* name) { return parts.has(name); });
     return found == names.end() ? nullptr : *found;
   };
-  const char* question = first({"question", "prompt", "instruction", "query", "input"});
-  const char* answer = first({"answer", "response", "output", "completion"});
-  const char* caption = first({"text", "description"});
+  const char *question = first(question_keys), *answer = first(answer_keys);
+  if (!question && parts.has("input")) question = "input";
+  const char* caption = first(std::array{"text", "description"});
   if (question && answer && parts.has("rejected_response"))
     return {{"user", question}, {"chosen_assistant", answer}, {"rejected_assistant", "rejected_response"}};
   if (question && answer) return {{"user", question}, {"assistant", answer}};

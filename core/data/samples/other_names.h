@@ -2,11 +2,15 @@
 #pragma once
 #include "data/samples/parts.h"
 
+#include <array>
 #include <string>
 
 namespace fvlm {
 
-// The part that a sample without `user` has its question in: question, prompt, instruction or query. "": none. Throws
+inline constexpr std::array question_keys = {"question", "prompt", "instruction", "query"},
+                            answer_keys = {"answer", "response", "output", "completion"};
+
+// The part that a sample without `user` has its question in, one of question_keys. "": none. Throws
 // Error(data) where it has several.
 std::string question_part(const Parts& parts);
 

@@ -1,11 +1,13 @@
 #include "data/samples/prompt_content.h"
 
 #include "base/error.h"
+#include "data/samples/other_names.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <initializer_list>
+#include <span>
 #include <utility>
 
 namespace fvlm {
@@ -22,7 +24,7 @@ bool has_any(const Parts& parts, Names names) {
 }
 
 // The first of these keys that has a text; null: none.
-const char* text_among(const Json& sample, Names keys) {
+const char* text_among(const Json& sample, std::span<const char* const> keys) {
   const auto found =
       std::ranges::find_if(keys, [&](const char* key) { return sample.contains(key) && sample[key].is_string(); });
   return found == keys.end() ? nullptr : *found;
@@ -47,8 +49,8 @@ class PromptSample {
   // Gives a question or an answer of another name the name of its part.
   void name_parts() {
     const Parts parts(sample_, source_.fields);
-    const char* const question = text_among(sample_, {"question", "prompt", "instruction", "query"});
-    const char* const answer = text_among(sample_, {"answer", "response", "output", "completion"});
+    const char* const question = text_among(sample_, question_keys);
+    const char* const answer = text_among(sample_, answer_keys);
     const bool has_form = has_any(parts, {"messages", "conversations", "texts", "choices", "answers"});
     if (question && !parts.has("user")) source_.fields.emplace("user", question);
     if (answer && parts.has("user") && !parts.has("assistant") && !has_form && !is_pair(parts))
