@@ -8,7 +8,7 @@ namespace fvlm::recipe {
 // Throws Error(recipe) at the function's line for a value that a checkpoint cannot hold: a function, a string that is
 // not UTF-8, or a table with both numbered and named entries.
 Json control_memory_json(const Value& memory);
-// The value again.
+// The memory as the function sees it, of what control_memory_json() returned.
 Value control_memory(const Json& saved, const Origin& origin);
 
 // Calls each stage's control function once, with an empty memory and the metrics of a first step, and throws where the

@@ -25,7 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* state_file = "training_state/state.json";
 constexpr const char* optimizer_file = "training_state/optimizer.safetensors";
-constexpr const char* master_weights = "master"; // of Optimization::state()
 constexpr const char* checksums_file = "training_state/checksums.txt";
 constexpr std::string_view replaced = ".replaced"; // behind the name of a checkpoint whose place a new one takes
 
@@ -275,8 +274,9 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
           .advise("resume with the plan that the run was begun with");
     load_slice(files, name, optimization.own_slice(), tensor);
   }
-  if (!state.contains(master_weights) && has(master_weights)) // what was rounded is float32 now
-    load_slice(files, master_weights, {0, optimization.elements()}, optimization.values());
+  constexpr const char* master = Optimization::master_weights;
+  if (!state.contains(master) && has(master)) // what was rounded is float32 now
+    load_slice(files, master, {0, optimization.elements()}, optimization.values());
   optimization.resume_at(read_state(checkpoint).optimizer_steps);
 }
 

@@ -311,7 +311,7 @@ void Optimization::apply() {
 
 std::map<std::string, at::Tensor> Optimization::state() const {
   std::map<std::string, at::Tensor> state;
-  if (parameters_.trained().scalar_type() != at::kFloat) state["master"] = master_;
+  if (parameters_.trained().scalar_type() != at::kFloat) state[master_weights] = master_;
   for (const Part& part : parts_)
     for (const auto& own : part.states) state[part.algorithm + "." + own.name] = own.values;
   return state;

@@ -53,6 +53,7 @@ class Optimization {
   // Whether Muon has no matrix of the group, so that its rate is that of the others.
   bool is_all_others(size_t group) const { return all_others_[group]; }
 
+  static constexpr const char* master_weights = "master"; // in state()
   // What a checkpoint has to hold besides the parameters: moments by "ALGORITHM.NAME", and "master" where the model
   // computes in another type. Views: what is copied into them is what the next step reads. Of arenas of so many
   // elements they are this rank's slice.

@@ -252,7 +252,8 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
   need.base = shared_bytes(model_.model->parameters());
   amount(Item::gradients) = static_cast<int64_t>(model_.model->parameters().gradients().nbytes());
   for (const auto& [name, state] : model_.optimization->state())
-    amount(name == "master" ? Item::masters : Item::moments) += static_cast<int64_t>(state.nbytes());
+    amount(name == Optimization::master_weights ? Item::masters : Item::moments) +=
+        static_cast<int64_t>(state.nbytes());
   amount(Item::real_weights) = step.original_bytes();
   const auto& [reference, teachers] = model_.frozen.models;
   if (reference) amount(Item::frozen) += bytes_of(reference->parameters()) - shared_bytes(reference->parameters());
