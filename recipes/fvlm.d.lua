@@ -411,7 +411,7 @@ function fvlm.lora(table) end
 ---@class fvlm.Guard
 ---@field nonfinite_limit? integer The run stops after this many such steps in a row, and names the last good checkpoint. In steps. Default: `10`.
 ---@field spike_factor? number A loss above this multiple of its running mean, or of 0.1 where that is less, is reported as a spike; 0: never. Default: `3`.
----@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
+---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Where that cannot be done, a spike is only reported, and the limit ends the run. Default: `false`.
 
 ---The quantization that a quantization_aware stage trains for: its passes compute with the linear weights rounded to
 ---this scheme, while checkpoints hold the original ones. `export --quantize` of such a checkpoint leaves out what

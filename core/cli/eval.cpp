@@ -381,10 +381,9 @@ int evaluate_model(Arguments arguments) {
       "      [--max-tokens N] [--json]",
       "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
-      "list them), preferences, what queries find, and generated answers (exact match, F1, ANLS, ROUGE-L, character "
-      "and word\n"
-      "error rates, VQA, ChartQA, OCRBench, CIDEr), in each mode of the set. Where there are several sources or\n"
-      "categories, the measure is also printed by them.",
+      "list them), preferences, what queries find, and generated answers (exact match, F1, ANLS, ROUGE-L,\n"
+      "character and word error rates, VQA, ChartQA, OCRBench, CIDEr), in each mode of the set. Where there are\n"
+      "several sources or categories, the measure is also printed by them.",
       "eval recipes/quickstart.lua --model runs/quickstart");
   add_recipe_options(options);
   with_media_options(

@@ -307,9 +307,9 @@ Options options_of_recipe_new() {
       "    [--lora RANK] [--epochs N] [--batch N] [--root DIR] [--field PART=KEY] [--image-frames N]\n"
       "    [--min-pixels N] [--max-pixels N] [--video-min-pixels N] [--video-max-pixels N] [--json]",
       "Write a recipe that trains a model on data, by a look at both: whether they are answers, pairs of\n"
-      "answers or queries with what they are to find, how long their texts are and how many frames they have, and "
-      "which chat template the model\n"
-      "was trained with. Learning rates are usual ones for training a model further.",
+      "answers or queries with what they are to find, how long their texts are and how many frames they\n"
+      "have, and which chat template the model was trained with. Learning rates are usual ones for training a\n"
+      "model further.",
       "recipe new mine.lua --model models/smolvlm --data train.jsonl --held-out test.jsonl --lora 16");
   with_plugin_options(options)
       .positional("FILE", "the recipe to write, NAME.lua; its run will be runs/NAME")

@@ -134,7 +134,7 @@ Ref<Guard> guard() {
              "never.")
       .field("rollback", &Guard::rollback, boolean(),
              "After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for "
-             "each checkpoint).")
+             "each checkpoint). Where that cannot be done, a spike is only reported, and the limit ends the run.")
       .done();
 }
 
