@@ -17,8 +17,15 @@ static
 float
 dot(const float* a, const float* b, int64_t n) {
   float sum = 0;
+#pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
   return sum;
+}
+
+/* to += factor * from, which lie apart. */
+static void add_scaled(float* to, float factor, const float* from, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
 static const char* refusal(const fvlm_attention_query* q) {
@@ -237,14 +244,12 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
         if (count == 0) continue;
 #endif
         probabilities(query, head_of(q, i, h), k, first, count, head, p);
-        for (int64_t d = 0; d < query->head_dim; ++d) {
-          float sum = 0;
-          for (int64_t j = 0; j < count; ++j) sum += p[j] * head_of(v, first + j, head)[d];
+        memset(row, 0, (size_t)query->head_dim * sizeof(float));
+        for (int64_t j = 0; j < count; ++j) add_scaled(row, p[j], head_of(v, first + j, head), query->head_dim);
 #ifdef SABOTAGE_LEAKS_NAN
-          for (int64_t j = starts_kv[query->segments]; j < query->tokens_kv; ++j) sum += 0 * head_of(v, j, head)[d];
+        for (int64_t j = starts_kv[query->segments]; j < query->tokens_kv; ++j)
+          add_scaled(row, 0, head_of(v, j, head), query->head_dim);
 #endif
-          row[d] = sum;
-        }
       }
 #ifdef SABOTAGE_NOT_DETERMINISTIC
   static int turn;
@@ -292,11 +297,9 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
         }
         for (int64_t j = 0; j < count; ++j) {
           const float d_score = p[j] * (d_p[j] - along) * scale_of(query);
-          for (int64_t d = 0; d < n; ++d) {
-            head_of(d_q, i, h)[d] += d_score * head_of(k, first + j, head)[d];
-            head_of(d_k, first + j, head)[d] += d_score * q_row[d];
-            head_of(d_v, first + j, head)[d] += p[j] * d_row[d];
-          }
+          add_scaled(head_of(d_q, i, h), d_score, head_of(k, first + j, head), n);
+          add_scaled(head_of(d_k, first + j, head), d_score, q_row, n);
+          add_scaled(head_of(d_v, first + j, head), p[j], d_row, n);
         }
       }
 #ifdef SABOTAGE_WRITES_TO_INPUTS
@@ -399,12 +402,11 @@ static fvlm_status forward_paged(fvlm_instance* instance, const fvlm_call* call,
         const float* value = in_page(arguments->v_pages, pages[j / query->page_rows], j % query->page_rows, head);
         const float weight = expf(query->scale * dot(q, key, n) - most);
         sum += weight;
-        for (int64_t d = 0; d < n; ++d) out[d] += weight * value[d];
+        add_scaled(out, weight, value, n);
       }
 #ifdef SABOTAGE_READS_WHOLE_PAGES
       for (int64_t j = lengths[i]; j % query->page_rows; ++j)
-        for (int64_t d = 0; d < n; ++d)
-          out[d] += 0 * in_page(arguments->v_pages, pages[j / query->page_rows], j % query->page_rows, head)[d];
+        add_scaled(out, 0, in_page(arguments->v_pages, pages[j / query->page_rows], j % query->page_rows, head), n);
 #endif
       for (int64_t d = 0; d < n; ++d) out[d] /= sum;
     }
