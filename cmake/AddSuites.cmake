@@ -1,25 +1,46 @@
-# Read by ctest: adds a test for each suite of a GoogleTest program. Given are `program`, `limit` (seconds) and
-# `environment`.
+# Read by ctest: adds a test for each suite of a GoogleTest program, and of a suite with many cases one for each share of
+# them, so that several run at a time. Given are `program`, `limit` (seconds) and `environment`.
 if(NOT EXISTS "${program}")
   add_test("${program}_NOT_BUILT" "${program}_NOT_BUILT")
   return()
 endif()
-set(listed "${program}.suites")
-if(NOT EXISTS "${listed}" OR "${program}" IS_NEWER_THAN "${listed}")
+set(listed "${program}.suites") # a line each: a suite, and the number of its shares
+if(NOT EXISTS "${listed}" OR "${program}" IS_NEWER_THAN "${listed}" OR "${CMAKE_CURRENT_LIST_FILE}" IS_NEWER_THAN "${listed}")
   execute_process(COMMAND "${program}" --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY
                   TIMEOUT ${limit})
   string(REPLACE "\n" ";" lines "${lines}")
   set(suites "")
-  foreach(line ${lines})
+  set(suite "")
+  set(cases 0)
+  foreach(line ${lines} "end.")
     if(line MATCHES "^([^ ]+)[.]( *#.*)?$") # cases are indented
-      string(APPEND suites "${CMAKE_MATCH_1}\n")
+      if(suite)
+        math(EXPR shares "(${cases} + 15) / 16")
+        string(APPEND suites "${suite} ${shares}\n")
+      endif()
+      set(suite "${CMAKE_MATCH_1}")
+      set(cases 0)
+    elseif(line MATCHES "^ ")
+      math(EXPR cases "${cases} + 1")
     endif()
   endforeach()
   file(WRITE "${listed}" "${suites}")
 endif()
+
 file(STRINGS "${listed}" suites)
-foreach(suite ${suites})
-  add_test("${suite}" "${program}" "--gtest_filter=${suite}.*")
-  set_tests_properties("${suite}" PROPERTIES TIMEOUT ${limit} ENVIRONMENT "${environment}"
-    SKIP_REGULAR_EXPRESSION "\\[  PASSED  \\] 0 tests")
+foreach(line ${suites})
+  string(REGEX MATCH "^(.*) ([0-9]+)$" _ "${line}")
+  set(suite "${CMAKE_MATCH_1}")
+  set(shares "${CMAKE_MATCH_2}")
+  foreach(share RANGE 1 ${shares})
+    set(name "${suite}")
+    if(shares GREATER 1)
+      string(APPEND name " (${share} of ${shares})")
+    endif()
+    math(EXPR index "${share} - 1")
+    add_test("${name}" "${program}" "--gtest_filter=${suite}.*")
+    set_tests_properties("${name}" PROPERTIES TIMEOUT ${limit}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${shares};GTEST_SHARD_INDEX=${index};${environment}"
+      SKIP_REGULAR_EXPRESSION "\\[  PASSED  \\] 0 tests")
+  endforeach()
 endforeach()

@@ -1,7 +1,7 @@
 # fvlm_room(NAME base SOURCES ... DEPENDS ...)   a static library fvlm_<name>, included as "base/error.h"
 # fvlm_verb(fvlm_engine ROOM bench SOURCES verb.cpp ...)   adds a verb of a room under tools/ to the program or its module
 # fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case; of a program with
-#   LibTorch, one a suite, or with BY_CASE, where cases are long, one a case
+#   LibTorch, one for 16 cases of a suite
 #
 # Code that decides, checks and reports, and loops over no data, passes COLD: it is compiled at -Og, in half of the time
 # of -O3. Rooms that include ATen pass TORCH: they are cold, as the loops are LibTorch's and the plugins', and share the
@@ -128,7 +128,7 @@ set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/te
 
 include(GoogleTest)
 function(fvlm_test)
-  cmake_parse_arguments(ARG "TORCH;BY_CASE" "NAME;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
   fvlm_refuse_own_limit()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   set(torch "")
@@ -138,7 +138,7 @@ function(fvlm_test)
     target_link_libraries(${ARG_NAME} PRIVATE fvlm_torch_test_main) # in place of GoogleTest's
   endif()
   fvlm_common(${ARG_NAME} ${torch} TEST DEPENDS ${ARG_DEPENDS})
-  if(ARG_TORCH AND NOT ARG_BY_CASE)
+  if(ARG_TORCH)
     fvlm_discover_suites(${ARG_NAME} "${ARG_ENVIRONMENT}")
     return()
   endif()
@@ -164,8 +164,19 @@ set(fvlm_forked ${FVLM_PYTHON} ${PROJECT_SOURCE_DIR}/tests/forked.py ${CMAKE_BIN
 add_test(NAME python_imports COMMAND ${fvlm_forked})
 set_tests_properties(python_imports PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTURES_SETUP python_imports)
 
+# fvlm_forked_program(TARGET WORD ...)   as forks of a process that has loaded LibTorch; one of the engine does so with the words.
+set(fvlm_forked_programs ${CMAKE_BINARY_DIR}/forked-programs)
+function(fvlm_forked_program target)
+  if(NOT FVLM_SANITIZE) # whose runtime has to be loaded first
+    file(MAKE_DIRECTORY ${fvlm_forked_programs})
+    add_test(NAME forks_of_${target} COMMAND ${target} ${fvlm_forked_programs}/$<TARGET_FILE_NAME:${target}> ${ARGN})
+    set_tests_properties(forks_of_${target} PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTURES_SETUP forked_programs
+      ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:forked_program>;OMP_NUM_THREADS=1;CUDA_VISIBLE_DEVICES=")
+  endif()
+endfunction()
+
 # fvlm_python_test(NAME oracle SCRIPT oracle_test.py ARGUMENTS ...)   a Python program as one CTest test; its
-# exit code 77 says that what it needs is not there. FORKED: it imports transformers. GPU: without FVLM_TEST_GPU it is
+# exit code 77 says that what it needs is not there. FORKED: it imports transformers, or runs programs as forks. GPU: without FVLM_TEST_GPU it is
 # skipped; without GPU it sees none, as its numbers are a CPU's. PORTABLE: once more, with the kernels of devices that are no Hopper.
 function(fvlm_python_test)
   cmake_parse_arguments(ARG "FORKED;GPU;PORTABLE" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
@@ -180,15 +191,18 @@ function(fvlm_python_test)
   else()
     list(APPEND ARG_ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
+  # What tests of all rooms share lies in tests/.
+  set(shared ENVIRONMENT_MODIFICATION PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/tests)
   add_test(NAME ${ARG_NAME} COMMAND ${test})
-  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}" ${shared})
   if(ARG_FORKED)
-    set_tests_properties(${ARG_NAME} PROPERTIES FIXTURES_REQUIRED python_imports)
+    set_tests_properties(${ARG_NAME} PROPERTIES FIXTURES_REQUIRED "python_imports;forked_programs"
+      ENVIRONMENT "${ARG_ENVIRONMENT};FVLM_FORKED_PROGRAMS=${fvlm_forked_programs}")
   endif()
   if(ARG_PORTABLE)
     add_test(NAME ${ARG_NAME}_portable COMMAND ${test})
     list(APPEND ARG_ENVIRONMENT FVLM_PORTABLE_KERNELS=1)
     set_tests_properties(${ARG_NAME}_portable PROPERTIES TIMEOUT ${fvlm_test_limit} SKIP_RETURN_CODE 77
-      ENVIRONMENT "${ARG_ENVIRONMENT}")
+      ENVIRONMENT "${ARG_ENVIRONMENT}" ${shared})
   endif()
 endfunction()

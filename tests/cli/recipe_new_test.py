@@ -4,18 +4,19 @@ usage: recipe_new_test.py FVLM_ENGINE MAKE_SHAPES RECIPES"""
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import forked_program
 
 engine, make_shapes, recipes = (Path(word).absolute() for word in sys.argv[1:4])
 folder = Path(tempfile.mkdtemp())
 
 
 def run(*words, code=0):
-    done = subprocess.run([str(word) for word in words], cwd=folder, capture_output=True, text=True)
+    done = forked_program.run(words, cwd=folder)
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 

@@ -14,7 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import forked_program
 
 try:
     import torch
@@ -59,13 +62,23 @@ def free_port():
 
 def start(command, ranks, per_rank=lambda rank: [], environment=lambda rank: {}):
     """The ranks of a run, with torchrun's variables."""
-    port, processes = free_port(), []
-    for rank in range(ranks):
-        variables = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                         MASTER_PORT=str(port), **environment(rank))
-        processes.append(subprocess.Popen([str(word) for word in command + per_rank(rank)], env=variables, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-    return processes
+    return [subprocess.Popen([str(word) for word in command + per_rank(rank)], env=dict(variables, **environment(rank)), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank, variables in enumerate(variables_of(ranks))]
+
+
+def variables_of(ranks):
+    port = free_port()
+    return [dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            for rank in range(ranks)]
+
+
+def finish(command, ranks, per_rank=lambda rank: []):
+    """What each rank of a run says, all of which end well."""
+    with ThreadPoolExecutor(ranks) as pool:
+        done = list(pool.map(lambda rank, variables: forked_program.run(command + per_rank(rank), env=variables), range(ranks), variables_of(ranks)))
+    for rank, one in enumerate(done):
+        assert one.returncode == 0, f"{command}: rank {rank} of {ranks}: {one.returncode}\n{one.stdout}{one.stderr}"
+    return [one.stdout + one.stderr for one in done]
 
 
 class Runs:
@@ -83,12 +96,11 @@ class Runs:
                 self.device, *options]
 
     def train(self, run, ranks, *options):
-        processes = start(self.command(run, *options), ranks) if ranks > 1 else [
-            subprocess.Popen([str(word) for word in self.command(run, *options)], text=True, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT)]
-        said = [process.communicate(timeout=1800)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, f"{run}: rank {rank} of {ranks}: {process.returncode}\n{said[rank]}"
+        if ranks > 1:
+            finish(self.command(run, *options), ranks)
+            return
+        done = forked_program.run(self.command(run, *options))
+        assert done.returncode == 0, f"{run}: {done.returncode}\n{done.stdout}{done.stderr}"
 
     def need(self, run, ranks, *options):
         """A run of all stages that other tests read, too."""
@@ -249,10 +261,7 @@ def accumulates_unequal_packs(runs):
 def begins_anew_together(runs):
     """A rank has so little memory left in a pass that it fails before, during or after the reduction of gradients."""
     def train(run, ranks, memory, zero=0):
-        processes = start([PROBE, runs.recipe, runs.data, runs.folder / run, 60000, 1, "memory", memory, zero], ranks)
-        said = [process.communicate(timeout=1800)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{said[rank]}"
+        finish([PROBE, runs.recipe, runs.data, runs.folder / run, 60000, 1, "memory", memory, zero], ranks)
         return runs.state(run, "prefer")["split"] > 1
 
     train("probe", 1, 0)
@@ -290,10 +299,7 @@ def fills_the_memory_of_the_least_rank(runs):
 
     def pack(run, mebibytes, *options):
         command = runs.command(run, *sets, *options)
-        processes = start(command, len(mebibytes), lambda rank: ["--memory-mib", mebibytes[rank]])
-        said = [process.communicate(timeout=1800)[0] for process in processes]
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, f"{run}: rank {rank}: {process.returncode}\n{said[rank]}"
+        said = finish(command, len(mebibytes), lambda rank: ["--memory-mib", mebibytes[rank]])
         return json.loads((runs.folder / run / "run.json").read_text())["packs"]["align"], said[0]
 
     much, _ = pack("memory-much", (64, 64))

@@ -7,6 +7,8 @@ import tarfile
 import zlib
 from pathlib import Path
 
+import forked_program
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "model"))
 from against_oracle import engine, folder, tool, torch
 
@@ -91,7 +93,7 @@ def make_sets():
 
 def run(*options, recipe="tiny.lua", model="gqa"):
     command = [engine, "eval", folder / recipe, "--model", folder / model, *options]
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
+    return forked_program.run(command, cwd=folder)
 
 
 def results(*options):

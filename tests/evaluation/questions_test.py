@@ -5,9 +5,9 @@ import base64
 import csv
 import gzip
 import json
-import subprocess
 import unittest
 
+import forked_program
 from eval_sets import QUESTIONS, engine, folder, make_sets, pixels, png, results, train_mlp
 
 
@@ -39,7 +39,7 @@ class Benchmarks(unittest.TestCase):
     def run_form(self, form, *options, files, media=None, model="gqa"):
         questions = sum((["--questions", file] for file in files), [])
         command = [engine, "eval", folder / model, "--form", form, *questions, "--media", media or self.media, *options]
-        return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        return forked_program.run(command)
 
     def asked(self, form, *options, **where):
         scores = folder / "form.jsonl"

@@ -6,10 +6,10 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 import unittest
 
+import forked_program
 from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root
 
@@ -28,8 +28,7 @@ PROCESSOR = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_ed
 
 
 def run(*command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env={**os.environ, "FVLM_CACHE": str(root / "cache")})
+    return forked_program.run(command, env={**os.environ, "FVLM_CACHE": str(root / "cache")})
 
 
 def setUpModule():

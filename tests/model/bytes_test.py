@@ -3,10 +3,11 @@ and `fvlm-engine trace` and `generate` of a whole model.
 
 usage: bytes_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE TOWER_PROBE CONNECTOR_PROBE; exit 77 where PyTorch is missing."""
 import json
-import subprocess
 import sys
 import unittest
 from pathlib import Path
+
+import forked_program
 
 tower_probe, connector_probe = (Path(sys.argv.pop(3)).resolve() for _ in range(2))
 from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
@@ -24,7 +25,7 @@ def padded(rows, lengths):
 
 def run(*command, code=0):
     """What it prints, or what it says of an error."""
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    result = forked_program.run(command)
     assert result.returncode == code, f"{command}\n{result.stderr}"
     return result.stderr if code else result.stdout
 

@@ -2,12 +2,13 @@
 
 usage: connectors_test.py CONNECTOR_PROBE; exit 77 where transformers is missing."""
 import json
-import subprocess
 import sys
 import tempfile
 import types
 import unittest
 from pathlib import Path
+
+import forked_program
 
 probe = Path(sys.argv.pop(1)).resolve()
 try:
@@ -95,8 +96,7 @@ class Connectors(unittest.TestCase):
         save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, folder / "weights.safetensors")
         save_file({"hidden": hidden.detach(), "d_rows": d_rows.reshape(-1, DECODER)}, folder / "in.safetensors")
         given = json.dumps({"connector": config, "decoder_width": DECODER})
-        result = subprocess.run([probe, given, folder / "weights.safetensors", folder / "in.safetensors", folder / "out.safetensors"],
-                                capture_output=True, text=True)
+        result = forked_program.run([probe, given, folder / "weights.safetensors", folder / "in.safetensors", folder / "out.safetensors"])
         self.assertEqual(result.returncode, 0, result.stderr)
         ours = load_file(folder / "out.safetensors")
         expected = {name: parameter.grad for name, parameter in module.named_parameters()}

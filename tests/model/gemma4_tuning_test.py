@@ -2,11 +2,10 @@
 same losses, gradient steps, floating-point operations and generated tokens.
 
 usage: gemma4_tuning_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import sys
 import unittest
 
-from picture_questions import engine, folder, inputs_of, make, run
-from cell_tuning import SAMPLES, CellPictures, ImageGeneration, ImageTraining, write_questions
+from picture_questions import folder, inputs_of, make
+from cell_tuning import SAMPLES, CellPictures, ImageGeneration, ImageTraining, two_ranks, write_questions
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 
@@ -59,8 +58,8 @@ class Training(Gemma4, ImageTraining, unittest.TestCase):
 
     def test_two_ranks_share_texts_and_their_positions(self):
         """They do not, since layers have windows."""
-        said = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", engine, "train",
-                   "recipe.lua", "--context-parallel", 2, "--run-dir", "shared", code=1)
+        said, codes = two_ranks()
+        self.assertNotIn(0, codes)
         self.assertIn("layers of the decoder attend to the last 20 rows alone", said)
 
 

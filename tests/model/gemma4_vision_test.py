@@ -3,11 +3,12 @@ gradient.
 
 usage: gemma4_vision_test.py TOWER_PROBE CONNECTOR_PROBE; exit 77 where transformers is missing."""
 import json
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import forked_program
 
 tower_probe, connector_probe = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
 try:
@@ -46,7 +47,7 @@ def made(config):
 
 
 def run(*command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    return forked_program.run(command)
 
 
 def as_theirs(cells, grids, merge, patch):

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import unittest
 
+import forked_program
 from picture_questions import engine, folder, make, write_clip, write_pictures
 
 SIZES = [(32, 24), (17, 60), (64, 33), (40, 40)]
@@ -64,7 +65,7 @@ def write(name, lines):
 
 
 def run(*words, code=0):
-    result = subprocess.run([str(word) for word in (engine, "generate", *words)], capture_output=True, text=True, cwd=folder)
+    result = forked_program.run((engine, "generate", *words), cwd=folder)
     assert result.returncode == code, f"{words} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result
 

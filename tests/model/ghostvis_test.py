@@ -5,11 +5,12 @@ usage: ghostvis_test.py FVLM_ENGINE TOOLS; exit 77 where transformers is missing
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import forked_program
 
 tools = Path(sys.argv.pop(2)).resolve()
 from with_transformers import engine, folder
@@ -61,8 +62,7 @@ class Connector(nn.Module):
 
 
 def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
+    result = forked_program.run(command, env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == code, f"{command}\n{result.stdout}{result.stderr}"
     return result.stderr
 

@@ -6,6 +6,7 @@ import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
+import forked_program
 from against_oracle import engine, folder, load_file, save_file, tool, torch
 
 MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow", "registers")
@@ -32,7 +33,7 @@ def arguments(model, case, out):
 def ours(model, case, *options):
     out = folder / f"ours.{model}.{case}{''.join(options)}.safetensors"
     command = [str(engine), "trace", *arguments(model, case, out), *options]
-    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
+    result = forked_program.run(command, env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == 0, f"{' '.join(command)}\n{result.stderr}"
     return load_file(out)
 

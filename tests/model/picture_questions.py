@@ -4,10 +4,10 @@ import functools
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 
+import forked_program
 from against_oracle import engine, folder, load_file, save_file, tool, torch
 from byte_tokenizer import tokenizer
 
@@ -39,7 +39,7 @@ return fvlm.recipe {
 
 
 def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
+    result = forked_program.run(command, cwd=folder)
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stderr if code else result.stdout
 

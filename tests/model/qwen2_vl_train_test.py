@@ -5,13 +5,13 @@ usage: qwen2_vl_train_test.py FVLM_ENGINE; exit 77 where transformers is missing
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
 import unittest
 from pathlib import Path
 
+import forked_program
 from byte_tokenizer import tokenizer
 
 engine = Path(sys.argv.pop(1)).resolve()
@@ -50,7 +50,7 @@ return fvlm.recipe {
 
 
 def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
+    result = forked_program.run(command, cwd=folder)
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stderr if code else result.stdout
 

@@ -3,11 +3,12 @@ states of both, and every gradient.
 
 usage: qwen2_vl_vision_test.py TOWER_PROBE CONNECTOR_PROBE; exit 77 where transformers is missing."""
 import json
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import forked_program
 
 tower_probe, connector_probe = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
 try:
@@ -49,7 +50,7 @@ def made(kind, config):
 
 
 def run(*command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    return forked_program.run(command)
 
 
 def patches_of(cells, merge, patch):

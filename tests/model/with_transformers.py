@@ -5,10 +5,11 @@ import copy
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import forked_program
 
 engine = Path(sys.argv.pop(1)).resolve()
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -32,8 +33,7 @@ folder = Path(scratch.name)
 
 def run(*command, code=0):
     """What the command prints: on standard output, or, where it is to fail with a code, on standard error."""
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                            env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
+    result = forked_program.run(command, env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stderr if code else result.stdout
 

@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import forked_program
+
 engine, make_shapes = (str(Path(word).resolve()) for word in sys.argv[1:3])
 del sys.argv[1:3]
 recipe = Path(__file__).with_name("losses.lua")
@@ -19,7 +21,7 @@ root = Path(scratch.name)
 
 
 def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    result = forked_program.run(command)
     assert result.returncode == 0, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     assert "warning" not in result.stderr, f"{command} warns\n{result.stderr}"
     return result.stdout

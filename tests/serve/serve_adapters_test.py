@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unittest
 
+import forked_program
 from against_oracle import engine, folder, load_file, save_file, tool, torch
 from running_server import Server, data_url, picture, user, with_image
 
@@ -27,7 +28,7 @@ LIMIT = 12
 
 
 def run(*command, code=0):
-    done = subprocess.run([str(word) for word in (engine, *command)], capture_output=True, text=True)
+    done = forked_program.run((engine, *command))
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 

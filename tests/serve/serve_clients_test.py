@@ -4,9 +4,9 @@ requests, with the fields that only they send.
 usage: serve_clients_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
 import shutil
-import subprocess
 import unittest
 
+import forked_program
 from against_oracle import engine, folder, tokenizers, tool
 from running_server import Server, WithServer, data_url, events, picture, user
 
@@ -17,7 +17,7 @@ THINKING = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.conte
 
 
 def run(*words):
-    return subprocess.run([str(word) for word in (engine, *words)], capture_output=True, text=True)
+    return forked_program.run((engine, *words))
 
 
 def setUpModule():

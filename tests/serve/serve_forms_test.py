@@ -6,10 +6,11 @@ import ast
 import concurrent.futures
 import json
 import re
-import subprocess
 import sys
 import unittest
 from typing import Annotated, Literal, Optional, Union
+
+import forked_program
 
 try:
     import openai
@@ -94,7 +95,7 @@ def form(model):
 def generate(*options, code=0):
     options = options or ("--json-schema", folder / "schema.json")
     command = [engine, "generate", folder / "gqa", "--prompt", "Describe it.", "--max-tokens", "600", "--json", *options]
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    result = forked_program.run(command)
     assert result.returncode == code, result.stderr
     return result.stderr if code else json.loads(result.stdout)
 

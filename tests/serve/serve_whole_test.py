@@ -6,9 +6,9 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import unittest
 
+import forked_program
 from against_oracle import engine, folder, load_file, save_file, tool, torch
 from byte_tokenizer import tokenizer
 from running_server import Server, data_url, picture, user
@@ -36,7 +36,7 @@ QWEN = Qwen2VLConfig(
 
 
 def run(*command):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    result = forked_program.run(command)
     assert result.returncode == 0, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stdout
 

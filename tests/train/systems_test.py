@@ -12,6 +12,8 @@ import time
 import unittest
 from pathlib import Path
 
+import forked_program
+
 make_shapes, make_facts, tests = (Path(sys.argv.pop(3)).resolve() for _ in range(3))
 from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
 
@@ -33,7 +35,7 @@ NANOCHAT = ["bos", "user_start", "user_end", "assistant_start", "assistant_end",
 
 
 def run(*command, code=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
+    result = forked_program.run(command, cwd=folder)
     assert result.returncode == code, f"{command} ended with {result.returncode}\n{result.stdout}{result.stderr}"
     return result.stdout
 
