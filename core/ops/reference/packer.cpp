@@ -17,7 +17,11 @@ class Packing {
  public:
   Packing(const fvlm_packer_query& query, const fvlm_packer_pack& arguments)
       : capacity_(query.capacity, query.capacity + query.dimensions),
-        limit_(query.max_items > 0 ? query.max_items : INT64_MAX), arguments_(arguments) {}
+        limit_(query.max_items > 0 ? query.max_items : INT64_MAX), arguments_(arguments), smallest_(capacity_) {
+    for (int64_t item = 0; item < arguments.item_count; ++item)
+      for (size_t dimension = 0; dimension < capacity_.size(); ++dimension)
+        smallest_[dimension] = std::min(smallest_[dimension], size(item, dimension));
+  }
 
   bool fits(int64_t item, std::span<const int64_t> room) const {
     for (size_t dimension = 0; dimension < capacity_.size(); ++dimension)
@@ -36,7 +40,9 @@ class Packing {
   }
 
   void place(int64_t item) {
-    auto bin = std::ranges::find_if(bins_, [&](const Bin& b) { return b.items < limit_ && fits(item, b.room); });
+    while (open_ < bins_.size() && is_full(bins_[open_])) ++open_;
+    auto bin = std::find_if(bins_.begin() + static_cast<std::ptrdiff_t>(open_), bins_.end(),
+                            [&](const Bin& b) { return b.items < limit_ && fits(item, b.room); });
     if (bin == bins_.end()) bin = bins_.insert(bins_.end(), Bin{capacity_});
     for (size_t dimension = 0; dimension < capacity_.size(); ++dimension) bin->room[dimension] -= size(item, dimension);
     ++bin->items;
@@ -46,12 +52,19 @@ class Packing {
   int32_t bins() const { return static_cast<int32_t>(bins_.size()); }
 
  private:
+  bool is_full(const Bin& bin) const {
+    for (size_t dimension = 0; dimension < capacity_.size(); ++dimension)
+      if (bin.room[dimension] < smallest_[dimension]) return true;
+    return bin.items >= limit_;
+  }
   int64_t size(int64_t item, size_t dimension) const { return arguments_.sizes[item * capacity_.size() + dimension]; }
 
   std::vector<int64_t> capacity_;
   int64_t limit_;
   const fvlm_packer_pack& arguments_;
+  std::vector<int64_t> smallest_; // of all items, in each dimension
   std::vector<Bin> bins_;
+  size_t open_ = 0; // no item fits a bin before this one
 };
 
 } // namespace
