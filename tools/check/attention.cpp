@@ -98,11 +98,17 @@ Numbers numbers_of(const AttentionCase& c) {
   return n;
 }
 
+// Rows of each segment, and those behind all of them. A narrow() of each would have a gradient of all rows.
+std::vector<at::Tensor> apart(const at::Tensor& rows, std::vector<int64_t> lengths) {
+  lengths.push_back(rows.size(0) - sum(lengths));
+  return rows.split_with_sizes(lengths);
+}
+
 // The attention output of each segment's queries; `lengths_q` is the number of queries per segment.
 at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector<int64_t>& lengths_q,
                   const at::Tensor& k, const at::Tensor& v, at::ScalarType work) {
   std::vector<at::Tensor> rows{at::zeros({0, c.heads_q, c.head_dim}, work)};
-  int64_t at_q = 0, at_kv = 0;
+  const auto queries = apart(q, lengths_q), keys = apart(k, c.kv()), values = apart(v, c.kv());
   for (size_t s = 0; s < lengths_q.size(); ++s) {
     const int64_t length_q = lengths_q[s], length_kv = c.kv()[s];
     // Fully masked rows: all of them where the segment has no key, the first ones where causal queries outnumber keys.
@@ -110,9 +116,9 @@ at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector
     const int64_t attending = length_q - fully_masked;
     if (fully_masked > 0) rows.push_back(at::zeros({fully_masked, c.heads_q, c.head_dim}, work));
     if (attending > 0) {
-      auto qs = q.narrow(0, at_q + fully_masked, attending).transpose(0, 1); // [heads, rows, head_dim]
-      auto ks = k.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
-      auto vs = v.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
+      auto qs = queries[s].narrow(0, fully_masked, attending).transpose(0, 1); // [heads, rows, head_dim]
+      auto ks = keys[s].repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
+      auto vs = values[s].repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
       auto scores = at::matmul(qs, ks.transpose(1, 2)) * scale_of(c);
       if (c.causal) {
         auto hidden = at::ones({attending, length_kv}, at::kBool).triu(length_kv - attending + 1);
@@ -121,8 +127,6 @@ at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector
       }
       rows.push_back(at::matmul(at::softmax(scores, -1), vs).transpose(0, 1));
     }
-    at_q += length_q;
-    at_kv += length_kv;
   }
   return at::concat(rows, 0);
 }

@@ -83,7 +83,7 @@ Outcome more_segments(Context& context) {
       lengths.push_back(s + 1 == segments ? 3 : s * 7 % 4);
       others.push_back(s + 1 == segments ? 2 : s * 5 % 3);
     }
-    // The formula's time grows with the square of the number of segments.
+    // The formula's gradients take a dozen operations for each segment.
     all.push_back({.causal = true,
                    .heads_q = 1,
                    .heads_kv = 1,
