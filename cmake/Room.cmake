@@ -166,9 +166,11 @@ set_tests_properties(python_imports PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTUR
 
 # fvlm_forked_program(TARGET WORD ...)   as forks of a process that has loaded LibTorch; one of the engine does so with the words.
 set(fvlm_forked_programs ${CMAKE_BINARY_DIR}/forked-programs)
+add_custom_target(forked_programs)
 function(fvlm_forked_program target)
   if(NOT FVLM_SANITIZE) # whose runtime has to be loaded first
     file(MAKE_DIRECTORY ${fvlm_forked_programs})
+    add_dependencies(forked_programs ${target} forked_program)
     add_test(NAME forks_of_${target} COMMAND ${target} ${fvlm_forked_programs}/$<TARGET_FILE_NAME:${target}> ${ARGN})
     set_tests_properties(forks_of_${target} PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTURES_SETUP forked_programs
       ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:forked_program>;OMP_NUM_THREADS=1;CUDA_VISIBLE_DEVICES=")

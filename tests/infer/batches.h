@@ -56,8 +56,8 @@ inline std::vector<std::vector<int64_t>> together(Tiny& tiny, const std::vector<
   return tokens_of(batch.finish());
 }
 
-// A pass over a whole text, without a cache: the logits of the next token.
-inline at::Tensor logits_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
+// A pass over a whole text, without a cache: the logits of the token behind each row.
+inline at::Tensor rows_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
   std::vector<at::Tensor> rows;
   int64_t visual = 0;
   const auto embedding = tiny.model.decoder().embedding().value();
@@ -72,8 +72,11 @@ inline at::Tensor logits_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const
   const Value hidden =
       tiny.model.decoder().forward(none, *tiny.operations, Value(at::stack(rows).to(embedding.scalar_type())),
                                    segments_of(lengths, 1, length, length, at::kCPU));
-  const Value last(hidden.data.narrow(0, length - 1, 1));
-  return tiny.model.decoder().logits(none, *tiny.operations, last).data[0];
+  return tiny.model.decoder().logits(none, *tiny.operations, hidden).data;
+}
+
+inline at::Tensor logits_of_a_plain_pass(Tiny& tiny, const Prompt& prompt, const std::vector<int64_t>& answer) {
+  return rows_of_a_plain_pass(tiny, prompt, answer)[-1];
 }
 
 inline void expect_likeliest_tokens(const ModelConfig& config) {
