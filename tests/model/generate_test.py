@@ -7,12 +7,16 @@ import subprocess
 import unittest
 import zlib
 
+import forked_program
 from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
 
 
-def run(model, batch, *options, errors=subprocess.PIPE):
-    command = [engine, "generate", folder / model, "--batch", folder / f"{batch}.safetensors", *options]
-    return subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=errors, text=True)
+def command_of(model, batch, *options):
+    return [str(word) for word in (engine, "generate", folder / model, "--batch", folder / f"{batch}.safetensors", *options)]
+
+
+def run(model, batch, *options):
+    return forked_program.run(command_of(model, batch, *options))
 
 
 def ours(model, batch, *options):
@@ -128,7 +132,7 @@ class Generate(unittest.TestCase):
         self.assertIn("tokens in", printed.stderr)
         self.assertIn("gqa computes in fp32 on the CPU", printed.stderr)
         self.assertNotIn("computes", printed.stdout)
-        together = run("gqa", "gqa.mix", "--limit", "12", errors=subprocess.STDOUT).stdout
+        together = subprocess.run(command_of("gqa", "gqa.mix", "--limit", "12"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         self.assertTrue(together.rstrip("\n").rsplit("\n", 1)[1].startswith("info: "), together)
 
     def write_picture(self, path, shade):
@@ -146,8 +150,7 @@ class Generate(unittest.TestCase):
         return (shades / 255 - mean) / deviation
 
     def ask(self, *options, code=0):
-        result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
-                                capture_output=True, text=True)
+        result = forked_program.run([engine, "generate", folder / "gqa", *options])
         self.assertEqual(result.returncode, code, result.stderr)
         return result
 
@@ -198,7 +201,7 @@ class Generate(unittest.TestCase):
 
         def asked(model, *options):
             command = [engine, "generate", model, "--prompt", "What?", "--image", folder / "a.png", "--max-tokens", 4, "--json"]
-            result = subprocess.run([str(word) for word in [*command, *options]], capture_output=True, text=True)
+            result = forked_program.run([*command, *options])
             self.assertEqual(result.returncode, 0, result.stderr)
             answer = json.loads(result.stdout)
             return answer["ids"], answer["frames"], answer["prompt"]
@@ -295,8 +298,7 @@ class Generate(unittest.TestCase):
                                      (4, "words: not an image: expected JPEG", ["--prompt", "x", "--image", folder / "words"]),
                                      (4, "use --video for", ["--prompt", "x", "--image", folder / "words"]),
                                      (4, "nowhere", ["--prompt", "x", "--video", folder / "nowhere"])):
-            result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
-                                    capture_output=True, text=True)
+            result = forked_program.run([engine, "generate", folder / "gqa", *options])
             self.assertEqual(result.returncode, code, f"{options}: {result.stderr}")
             self.assertIn(words, result.stderr)
 

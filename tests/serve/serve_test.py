@@ -16,6 +16,7 @@ import time
 import unittest
 from pathlib import Path
 
+import forked_program
 from against_oracle import engine, folder, tool
 from running_server import JSON, Server, WithServer, data_url, events, picture, user, with_image
 
@@ -24,8 +25,7 @@ TOKEN = "correct horse"
 
 def generated(*options):
     command = [engine, "generate", folder / "gqa", "--json", *options]
-    printed = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout
-    return json.loads(printed)
+    return json.loads(forked_program.run(command).stdout)
 
 
 def setUpModule():

@@ -1,7 +1,7 @@
 """A tiny model that was trained on a few conversations, to be served."""
 import json
-import subprocess
 
+import forked_program
 from against_oracle import engine, folder
 
 import torch
@@ -31,5 +31,5 @@ def train_on(talks, words, chat_template, vocabulary=260):
     (folder / "decoder" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": chat_template}))
     (folder / "talk.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
     (folder / "talk.lua").write_text(RECIPE)
-    trained = subprocess.run([engine, "train", "talk.lua", "--run-dir", "run"], cwd=folder, capture_output=True, text=True)
+    trained = forked_program.run([engine, "train", "talk.lua", "--run-dir", "run"], cwd=folder)
     assert trained.returncode == 0, trained.stderr
