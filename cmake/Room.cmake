@@ -164,7 +164,8 @@ set(fvlm_forked ${FVLM_PYTHON} ${PROJECT_SOURCE_DIR}/tests/forked.py ${CMAKE_BIN
 add_test(NAME python_imports COMMAND ${fvlm_forked})
 set_tests_properties(python_imports PROPERTIES TIMEOUT ${fvlm_test_limit} FIXTURES_SETUP python_imports)
 
-# fvlm_forked_program(TARGET WORD ...)   as forks of a process that has loaded LibTorch; one of the engine does so with the words.
+# fvlm_forked_program(TARGET WORD ...)   FORKED tests get a fork of a process of this program that has loaded LibTorch. A
+# program that loads it by itself, as the engine does, is called once with the words before.
 set(fvlm_forked_programs ${CMAKE_BINARY_DIR}/forked-programs)
 add_custom_target(forked_programs)
 function(fvlm_forked_program target)

@@ -25,7 +25,9 @@ TOKEN = "correct horse"
 
 def generated(*options):
     command = [engine, "generate", folder / "gqa", "--json", *options]
-    return json.loads(forked_program.run(command).stdout)
+    done = forked_program.run(command)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def setUpModule():
