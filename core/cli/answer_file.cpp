@@ -24,10 +24,14 @@ bool may_be_cut(std::string_view text) {
   return text.starts_with(beginning.substr(0, text.size()));
 }
 
+std::string or_none(const std::string& options) {
+  return options.empty() ? "no options" : "the options '" + options + "'";
+}
+
 } // namespace
 
-AnswerFile::AnswerFile(std::filesystem::path path, std::string model)
-    : path_(std::move(path)), model_(std::move(model)), fd_(open_kept_file(path_)) {
+AnswerFile::AnswerFile(std::filesystem::path path, std::string model, std::string options)
+    : path_(std::move(path)), model_(std::move(model)), options_(std::move(options)), fd_(open_kept_file(path_)) {
   if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error(ErrorKind::usage, "another process writes answers into this file")
         .at(path_.string())
@@ -62,6 +66,9 @@ void AnswerFile::take_line(const std::string& text) {
     refuse("is no answer of `generate --data`");
   if (const std::string of = text_at("model"); of != model_)
     refuse(fmt::format("is an answer of another model, {}, and not of {}", of, model_));
+  // Lines of earlier versions do not say.
+  if (const std::string with = text_at("options"); line.contains("options") && with != options_)
+    refuse(fmt::format("was answered with {}, and not with {}", or_none(with), or_none(options_)));
   count(text_at("key"), text_at("error"));
 }
 
@@ -73,7 +80,7 @@ void AnswerFile::count(const std::string& key, const std::string& error) {
 }
 
 void AnswerFile::append(const std::string& key, const nlohmann::ordered_json& fields) {
-  nlohmann::ordered_json line = {{"key", key}, {"model", model_}};
+  nlohmann::ordered_json line = {{"key", key}, {"model", model_}, {"options", options_}};
   line.update(fields);
   // Some readers take U+0085, too, for the end of a line.
   write(escape_control_characters(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) + "\n");

@@ -14,9 +14,10 @@ namespace fvlm::cli {
 
 class AnswerFile {
  public:
-  // Opens or creates the file, and removes a last line that was written in part. `model`: that all answers are of.
-  // Throws Error(data) for a file of something else or of another model, Error(usage) where another process writes it.
-  AnswerFile(std::filesystem::path path, std::string model);
+  // Opens or creates the file, and removes a last line that was written in part. `model`: that all answers are of;
+  // `options`: which they were given with. Throws Error(data) for a file of something else, of another model or with
+  // other options, Error(usage) where another process writes it.
+  AnswerFile(std::filesystem::path path, std::string model, std::string options);
 
   // Whether a sample of this key was answered, or failed, before this call.
   bool has(const std::string& key) const { return keys_.contains(key); }
@@ -32,7 +33,7 @@ class AnswerFile {
   void write(const std::string& text);
 
   std::filesystem::path path_;
-  std::string model_;
+  std::string model_, options_;
   Descriptor fd_;
   std::unordered_set<std::string> keys_;
   int64_t lines_ = 0, failed_ = 0;

@@ -130,10 +130,17 @@ std::string name_of_model(const ParsedOptions& parsed) {
   return canonical(*parsed.value("MODEL")) + (adapter ? " with " + canonical(*adapter) : "");
 }
 
+// What they were given with: the options that can change an answer by more than rounding.
+std::string options_of_answers(const ParsedOptions& parsed) {
+  return parsed.text_without({"adapter", "answers", "bundled-only", "cache-rows", "data", "device", "draft", "dtype",
+                              "json", "kernels", "lock", "plugin-dir", "root", "speculate", "verbose"});
+}
+
 class DataAnswers {
  public:
   DataAnswers(const ParsedOptions& parsed, const infer::GenerateOptions& how)
-      : parsed_(parsed), how_(how), samples_(parsed), file_(*parsed.value("answers"), name_of_model(parsed)) {}
+      : parsed_(parsed), how_(how), samples_(parsed),
+        file_(*parsed.value("answers"), name_of_model(parsed), options_of_answers(parsed)) {}
 
   void run() {
     for (int64_t i = 0; i < samples_.size(); ++i) {

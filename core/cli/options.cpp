@@ -107,6 +107,16 @@ double ParsedOptions::number_or(const std::string& name, double default_value) c
   return text ? parsed_number<double>(shown_name(name), *text, "a number") : default_value;
 }
 
+std::string ParsedOptions::text_without(const std::set<std::string>& names) const {
+  std::string text;
+  for (const auto& [name, values] : values_) {
+    if (positionals_.contains(name) || names.contains(name)) continue;
+    for (const std::string& value : values)
+      text += fmt::format("{}--{}{}{}", text.empty() ? "" : " ", name, value.empty() ? "" : " ", value);
+  }
+  return text;
+}
+
 Options::Options(std::string usage, std::string summary, std::string example)
     : usage_(std::move(usage)), summary_(std::move(summary)), example_(std::move(example)) {}
 

@@ -44,6 +44,8 @@ class ParsedOptions {
   int64_t integer_or(const std::string& name, int64_t default_value, int64_t min = INT64_MIN,
                      int64_t max = INT64_MAX) const;
   double number_or(const std::string& name, double default_value) const;
+  // The named options as they were given, in the order of their names, but for these: "--seed 7 --stop a --stop b".
+  std::string text_without(const std::set<std::string>& names) const;
 
  private:
   friend class Options;

@@ -211,6 +211,12 @@ class Data(unittest.TestCase):
             self.assertIn(words, self.ask("cells", code=4).stderr)
             self.assertEqual((folder / "out.jsonl").read_text(), content)
         (folder / "out.jsonl").write_text("")
+        self.ask("cells", "--temperature", 0.5)
+        answers = (folder / "out.jsonl").read_text()
+        said = self.ask("cells", code=4).stderr
+        self.assertIn(f"line 1 was answered with the options '--max-tokens {TOKENS} --temperature 0.5', and not with the options '--max-tokens {TOKENS}'", said)
+        self.assertEqual((folder / "out.jsonl").read_text(), answers)
+        (folder / "out.jsonl").write_text("")
         with open(folder / "out.jsonl") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             self.assertIn("another process writes answers into this file", self.ask("cells", code=2).stderr)
