@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "model/weights/model_file.h"
-#include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 
 namespace fvlm::cli {
@@ -28,7 +28,7 @@ MediaOptions with_decoder(MediaOptions media, const std::optional<VideoDecoder>&
 } // namespace
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb)
-    : AnsweringModel(parsed, verb, resolve_model(*parsed.value("MODEL")), answering_execution_of(parsed)) {}
+    : AnsweringModel(parsed, verb, model_named(*parsed.value("MODEL")), answering_execution_of(parsed)) {}
 
 AnsweringModel::AnsweringModel(const ParsedOptions& parsed, const char* verb, const std::filesystem::path& model,
                                const model::Execution& execution)

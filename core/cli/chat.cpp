@@ -7,6 +7,7 @@
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/line_reader.h"
+#include "cli/named_model.h"
 #include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
 
@@ -42,8 +43,7 @@ Options chat_options() {
       "of `serve` is the same in a browser.",
       "chat runs/quickstart --image dog.jpg");
   with_adapter_option(with_draft_options(with_sampling_options(
-      with_media_options(with_answering_options(options).positional(
-                             "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))
+      with_media_options(with_answering_options(options).positional("MODEL", named_model_help))
           .repeated_value("image", "FILE", "show an image with the first message (repeatable)")
           .repeated_value("video", "FILE", "show a video, or a folder of images, with the first message")
           .value("max-tokens", "N", "tokens of an answer at most; default 512")

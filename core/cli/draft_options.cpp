@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/terminal.h"
 #include "cli/execution_options.h"
+#include "cli/named_model.h"
 #include "model/weights/model_file.h"
-#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 
@@ -80,7 +80,7 @@ std::optional<std::string> different_token(const Tokenizer& ours, const Tokenize
 
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator) {
   if (const auto named = parsed.value("draft")) {
-    const std::filesystem::path draft = resolve_model(*named);
+    const std::filesystem::path draft = model_named(*named);
     require_same_tokens(model, draft);
     generator.use_draft_model(draft, answering_execution_of(parsed));
   }

@@ -6,6 +6,7 @@
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "cli/processor_options.h"
 #include "cli/progress.h"
@@ -17,7 +18,6 @@
 #include "evaluation/questions.h"
 #include "model/loading.h"
 #include "model/weights/model_file.h"
-#include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 
 #include <fmt/format.h>
@@ -232,7 +232,7 @@ class EvaluationRun {
       progress_.steps(fmt::format("{}, {}", state.set.name, state.mode), state.done, state.all);
     };
     if (const auto folder = parsed_.value("reference")) {
-      LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);
+      LoadedModel reference(model_named(*folder).string(), execution_, *registry_);
       evaluator.cache_reference(*reference.model, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
@@ -317,7 +317,7 @@ int evaluate_recipe(const ParsedOptions& parsed) {
         .advise("or give --questions FILE, with the model in place of the recipe");
   const auto resolved = recipe::resolve(recipe_request(parsed));
   auto stages = selected_stages(resolved.plan, parsed);
-  const std::string model = resolve_model(*parsed.value("model")).string();
+  const std::string model = model_named(*parsed.value("model")).string();
   require_same_tokens(resolved.plan.model, model);
   EvaluationRun run(parsed, model);
   const auto modes = modes_of(parsed, *run.config().connector);
@@ -338,7 +338,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   if (request.form.empty())
     throw Error(ErrorKind::usage, "--form is missing: the format of the questions")
         .advise("use " + evaluation::forms_text());
-  const std::string model = resolve_model(*parsed.value("RECIPE")).string();
+  const std::string model = model_named(*parsed.value("RECIPE")).string();
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.samples = parsed.integer_or("samples", 0, 1);
@@ -388,7 +388,7 @@ int evaluate_model(Arguments arguments) {
   add_recipe_options(options);
   with_media_options(
       with_answering_options(options)
-          .value("model", "DIR", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+          .value("model", "DIR", named_model_help)
           .value("stage", "NAME", "only the sets of this stage")
           .value("set-name", "NAME", "only the set of this name")
           .value("samples", "N", "samples of each set, spread over it, always the same")

@@ -7,13 +7,13 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "cli/named_model.h"
 #include "cli/options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "cli/transfer.h"
-#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ Options export_options() {
       "int8 with a scale for each output, int4 with one for each group of up to 128 inputs. Every verb that runs a\n"
       "model reads such a directory, and so does transformers.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
-  options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+  options.positional("MODEL", named_model_help)
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
       .value("dtype", "bf16|fp16|fp32",
              "dtype of the weights; with --huggingface or --quantize the default is what they have")
@@ -77,7 +77,7 @@ int export_gguf(const ParsedOptions& parsed) {
     throw Error(ErrorKind::usage, "--gguf excludes --dtype and --huggingface")
         .advise("the type of the weights is --gguf's value: f32, f16, bf16, q8_0 or q4_0");
   const std::string out = *parsed.value("out");
-  gguf::ExportRequest request{resolve_model(*parsed.value("MODEL")), out, &gguf::element_type(*parsed.value("gguf")),
+  gguf::ExportRequest request{model_named(*parsed.value("MODEL")), out, &gguf::element_type(*parsed.value("gguf")),
                               parsed.flag("decoder-only")};
   gguf::ExportReport report;
   {
@@ -117,7 +117,7 @@ int run_export(Arguments arguments) {
   const auto dtype = dtype_option(*parsed);
   if (!dtype && !parsed->flag("huggingface"))
     throw Error(ErrorKind::usage, "--dtype is missing: bf16, fp16 or fp32, the dtype of the weights");
-  const auto model = resolve_model(*parsed->value("MODEL"));
+  const auto model = model_named(*parsed->value("MODEL"));
   TransferReport report;
   {
     const InterruptibleWrites interruptible;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "budget/parameter_groups.h"
 #include "cli/execution_options.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -12,7 +13,6 @@
 #include "model/loading.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/packed_weight.h"
-#include "model/weights/resolve_model.h"
 #include "quantize/quantize_model.h"
 #include "quantize/weight_schemes.h"
 
@@ -87,7 +87,7 @@ int export_quantized_model(Arguments arguments) {
         .advise("quantize to a model directory, then export that one with --huggingface");
   const std::string out = *parsed->value("out");
   quantize::QuantizeRequest request;
-  request.model = resolve_model(*parsed->value("MODEL"));
+  request.model = model_named(*parsed->value("MODEL"));
   request.out = out;
   request.quantization = quantization_of(*parsed, request.model);
   require_matches(parsed->values("skip"), ModelDirectory::open(request.model));

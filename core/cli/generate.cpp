@@ -12,6 +12,7 @@
 #include "cli/execution_options.h"
 #include "cli/generate_data.h"
 #include "cli/media_options.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "cli/sampling_options.h"
 #include "cli/tensor_module.h"
@@ -26,7 +27,6 @@
 #include "infer/generator.h"
 #include "infer/token_table.h"
 #include "model/weights/model_file.h"
-#include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
 #include "serve/prompt_writer.h"
 
@@ -252,7 +252,7 @@ Options generate_options() {
       with_sampling_options(
           with_media_options(
               with_answering_options(options)
-                  .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+                  .positional("MODEL", named_model_help)
                   .value("prompt", "TEXT",
                          "the user's turn; <image> and <video> in it mark where frames stand, if the model takes them "
                          "in a text; with --data that of samples without one")
@@ -327,7 +327,7 @@ int generate_answers(Arguments arguments) {
   if (mode == Mode::data) return answer_data(*parsed, answer_options);
   const auto execution = answering_execution_of(*parsed);
   const auto registry = open_registry(*parsed);
-  const std::string model = resolve_model(*parsed->value("MODEL")).string();
+  const std::string model = model_named(*parsed->value("MODEL")).string();
   infer::Generator answerer(model, execution, *registry);
   log_info("{} computes {}", model, execution.text());
   use_adapter(*parsed, answerer);

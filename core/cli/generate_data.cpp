@@ -6,10 +6,10 @@
 #include "base/text.h"
 #include "cli/adapter_options.h"
 #include "cli/answer_file.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/sample_requests.h"
-#include "model/weights/resolve_model.h"
 #include "serve/answer_service.h"
 
 #include <fmt/format.h>
@@ -123,8 +123,8 @@ struct Answering {
 
 // Whose answers a file has.
 std::string name_of_model(const ParsedOptions& parsed) {
-  const auto canonical = [](const std::filesystem::path& path) {
-    return std::filesystem::weakly_canonical(resolve_model(path)).string();
+  const auto canonical = [](const std::string& named) {
+    return std::filesystem::weakly_canonical(model_named(named)).string();
   };
   const auto adapter = parsed.value("adapter");
   return canonical(*parsed.value("MODEL")) + (adapter ? " with " + canonical(*adapter) : "");

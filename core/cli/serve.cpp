@@ -7,6 +7,7 @@
 #include "cli/answering_model.h"
 #include "cli/draft_options.h"
 #include "cli/execution_options.h"
+#include "cli/named_model.h"
 #include "cli/tensor_module.h"
 #include "serve/api_server.h"
 
@@ -30,8 +31,8 @@ Options serve_options() {
       "can ask: keep it on 127.0.0.1, or set one and put a proxy with TLS in front. Ctrl-C or SIGTERM ends it\n"
       "after the requests that have begun.",
       "serve runs/quickstart --port 8000");
-  with_adapters_option(with_draft_options(with_media_options(with_answering_options(options).positional(
-                           "MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)"))))
+  with_adapters_option(
+      with_draft_options(with_media_options(with_answering_options(options).positional("MODEL", named_model_help))))
       .value("host", "ADDRESS", "listen on this IP address; default 127.0.0.1: for programs on this machine only")
       .value("port", "N", "listen on this port; 0: any free one; default 8000")
       .repeated_value("allow-host", "NAME",
@@ -116,8 +117,7 @@ int serve_model(Arguments arguments) {
       [&](auto request, auto response) { handler->handle(std::move(request), std::move(response)); },
       serve::json_refusal);
   AnsweringModel model(*parsed, "serve");
-  const std::string usual_name = std::filesystem::weakly_canonical(*parsed->value("MODEL")).filename().string();
-  const std::string name = parsed->value_or("name", usual_name);
+  const std::string name = parsed->value_or("name", usual_name_of_model(*parsed->value("MODEL")));
   const std::vector<std::string> adapters = add_adapters(*parsed, name, model.generator);
   model.generator.prepare_frames(model.input.media.image_size);
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits,

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "cli/execution_options.h"
+#include "cli/named_model.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
-#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ int trace_model(Arguments arguments) {
       "the frame's tokens (CLS first), in every layer that the query attends to; rows sum to 1.",
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
-      .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+      .positional("MODEL", named_model_help)
       .required_value("batch", "FILE", "the batch, safetensors")
       .required_value("out", "FILE", "output file, safetensors")
       .value("mode", "MODE", "of the connector; default: its first; a wrong one lists them all")
@@ -34,7 +34,7 @@ int trace_model(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
-  request.model = resolve_model(*parsed->value("MODEL"));
+  request.model = model_named(*parsed->value("MODEL"));
   request.batch = *parsed->value("batch");
   request.out = *parsed->value("out");
   request.mode = parsed->value_or("mode", "");
@@ -42,7 +42,7 @@ int trace_model(Arguments arguments) {
   if (objective != "ce" && objective != "dpo")
     throw Error(ErrorKind::usage, "--objective: expected ce or dpo, got '{}'", objective);
   request.preference = objective == "dpo";
-  if (const auto reference = parsed->value("reference")) request.reference = resolve_model(*reference);
+  if (const auto reference = parsed->value("reference")) request.reference = model_named(*reference);
   request.beta = parsed->number_or("beta", 0.1);
   request.lambda_coarse = parsed->number_or("lambda-coarse", 0);
   request.gradients = parsed->flag("grads");
