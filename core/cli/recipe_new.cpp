@@ -22,7 +22,7 @@
 #include "data/shards/shard_set.h"
 #include "data/stream/data_sizes.h"
 #include "data/stream/mix_samples.h"
-#include "model/weights/end_tokens.h"
+#include "model/weights/generation_config.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"

@@ -9,6 +9,8 @@
 #include "cli/execution_options.h"
 #include "cli/named_model.h"
 #include "cli/tensor_module.h"
+#include "model/weights/generation_config.h"
+#include "model/weights/model_file.h"
 #include "serve/api_server.h"
 
 #include <fmt/format.h>
@@ -45,6 +47,8 @@ Options serve_options() {
       .value("max-tokens", "N",
              "tokens of an answer whose request sets no max_tokens; default: what --cache-rows has room for behind its "
              "prompt, 512 at least")
+      .flag("plain-sampling", "draw answers whose requests do not say it at temperature 1, whatever the model's "
+                              "generation_config.json recommends")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("sequences", "N",
@@ -70,6 +74,21 @@ std::string token_of(const ParsedOptions& parsed) {
 
 bool is_of_this_machine(const std::string& host) {
   return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
+// As vLLM does.
+void recommend(const std::filesystem::path& model, infer::Sampling& usual) {
+  const RecommendedSampling own = recommended_sampling(decoder_folder(model));
+  usual.temperature = own.temperature.value_or(usual.temperature);
+  usual.top_p = own.top_p.value_or(usual.top_p);
+  usual.top_k = own.top_k.value_or(usual.top_k);
+  usual.min_p = own.min_p.value_or(usual.min_p);
+  usual.repetition_penalty = own.repetition_penalty.value_or(usual.repetition_penalty);
+  if (own.temperature || own.top_p || own.top_k || own.min_p || own.repetition_penalty)
+    log_info(
+        "requests that do not say it are drawn as the model's generation_config.json recommends: temperature {:g}, "
+        "top_p {:g}, top_k {}, min_p {:g}, repetition_penalty {:g}",
+        usual.temperature, usual.top_p, usual.top_k, usual.min_p, usual.repetition_penalty);
 }
 
 HttpServer* serving = nullptr;
@@ -135,6 +154,7 @@ int serve_model(Arguments arguments) {
   requests.most_images = std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);
+  if (!parsed->flag("plain-sampling")) recommend(model.folder, requests.usual_sampling);
   serve::ApiServer api(service, model.prompts,
                        {name, adapters, token, requests, usual_tokens, model.generator.has_attention(), video_frames,
                         preparation.has_own_videos() && video_frames > 0, positions,

@@ -5,7 +5,7 @@
 #include "data/own_template.h"
 #include "data/streaming_detokenizer.h"
 #include "infer/generation_batch.h"
-#include "model/weights/end_tokens.h"
+#include "model/weights/generation_config.h"
 #include "recipe/placeholders.h"
 
 #include <fmt/format.h>

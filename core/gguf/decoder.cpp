@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "gguf/decoder_families.h"
 #include "gguf/parts.h"
-#include "model/weights/end_tokens.h"
+#include "model/weights/generation_config.h"
 
 #include <fmt/format.h>
 

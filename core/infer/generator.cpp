@@ -6,7 +6,7 @@
 #include "model/batch_file.h"
 #include "model/loading.h"
 #include "model/size_class.h"
-#include "model/weights/end_tokens.h"
+#include "model/weights/generation_config.h"
 #include "ops/torch_threads.h"
 #include "recipe/placeholders.h"
 

@@ -30,6 +30,8 @@ struct RequestLimits {
   int64_t most_prompts = 256;           // of a request for continued texts, all of which wait at once
   int64_t most_inputs = 2048;           // of a request for embeddings
   bool has_images_beside_video = false; // in one request
+  // How answers are drawn whose requests do not say it.
+  infer::Sampling usual_sampling = {.temperature = 1};
 };
 
 // Pictures of a conversation, prepared as the model reads them.

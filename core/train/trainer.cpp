@@ -6,7 +6,7 @@
 #include "data/answer_end.h"
 #include "data/chat.h"
 #include "device/runtime.h"
-#include "model/weights/end_tokens.h"
+#include "model/weights/generation_config.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stage_length.h"
