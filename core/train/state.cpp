@@ -58,7 +58,9 @@ std::string RunState::text() const {
               {"events_bytes", events_bytes},
               {"reference", reference},
               {"score", score ? number(*score) : Json()},
-              {"evaluated_at", evaluated_at}}
+              {"evaluated_at", evaluated_at},
+              {"controlled_at", controlled_at},
+              {"ends_here", ends_here}}
              .dump(1) +
          "\n";
 }
@@ -100,6 +102,8 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.reference = json.value("reference", "");
     if (!json.at("score").is_null()) state.score = number(json.at("score"));
     state.evaluated_at = json.value("evaluated_at", -1);
+    state.controlled_at = json.value("controlled_at", state.step); // which earlier versions did not say
+    state.ends_here = json.value("ends_here", false);
     return state;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::data, "this is no state of a run: {}", error.what()).at(where);

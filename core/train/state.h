@@ -47,6 +47,8 @@ struct RunState {
   std::string reference;       // fingerprint of the weights that DPO's are held against
   std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
   int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
+  int64_t controlled_at = -1;  // the last step after which `control` said what to do
+  bool ends_here = false;      // as it said, or the data: what is left of the stage is its last evaluation
 
   // Of the stage. `rows_per_frame`: in all texts of a sample together.
   int64_t decoder_tokens(int64_t rows_per_frame) const { return text_tokens + rows_per_frame * frames - left_out_rows; }

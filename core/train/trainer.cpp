@@ -53,7 +53,8 @@ StageEnd Trainer::run() {
 StageEnd Trainer::train() {
   open_loader(state_.cursor);
   begin_together();
-  if (is_due(stage_.evaluation.every)) evaluate(); // unless it was, before this step was saved
+  if (state_.ends_here) return finish(true);
+  if (!catch_up()) return finish(true);
   std::optional<StageEnd> end;
   while (!end)
     if (context_.trace && context_.trace->is_due())
@@ -61,6 +62,18 @@ StageEnd Trainer::train() {
     else
       end = advance();
   return *end;
+}
+
+// A step may have been saved before what follows it was done: where the run was stopped, or that failed.
+bool Trainer::catch_up() {
+  const bool lacks_evaluation = evaluator_ && is_due(stage_.evaluation.every) && state_.evaluated_at != state_.step;
+  if (lacks_evaluation && evaluate()) {
+    checkpoints_.mark_unsaved(); // which of them is best depends on it
+    save();
+  }
+  bool saves = false;
+  if (state_.step == 0 || !control_.due(state_.step) || state_.controlled_at == state_.step) return true;
+  return follow_control(saves);
 }
 
 std::optional<StageEnd> Trainer::advance() {
@@ -107,6 +120,7 @@ StageEnd Trainer::finish(bool ended_early) {
   if (!ended_early) warn_of_early_end(stage_, state_.cursor);
   observer_.write_interval(times_);
   require_used(state_.cursor, stage_.name);
+  state_.ends_here = ended_early;
   if (evaluator_) save(); // whatever becomes of the evaluation
   if (!evaluate()) return stop();
   rollouts_.reset();
@@ -328,6 +342,7 @@ bool Trainer::follow_control(bool& saves) {
     save_before_failure();
     throw;
   }
+  state_.controlled_at = state_.step;
   for (const plan::Action& action : actions) {
     if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
       state_.rate_scale *= scale->factor;

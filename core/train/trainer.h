@@ -43,6 +43,7 @@ class Trainer {
 
   // The loop and its parts.
   StageEnd train();
+  bool catch_up(); // with what the step at which the run goes on lacks; false: the stage is to end here
   std::optional<StageEnd> advance(); // by a pack; nothing: the stage goes on
   StageEnd stop();
   StageEnd finish(bool ended_early);

@@ -94,6 +94,48 @@ TEST_F(KeptSteps, WhereControlFails) {
   EXPECT_EQ(newest("a", "align"), 5);
 }
 
+// The same mistake is met again, and not passed over.
+TEST_F(KeptSteps, ControlThatFailedIsAskedAgain) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 5, run = function(m, memory)
+    return m.nothing.there end },)");
+  for (int tries = 0; tries < 2; ++tries) {
+    EXPECT_THAT(mistake({"checkpoint.every=100"}, {.stage = "align"}), HasSubstr("small.lua"));
+    EXPECT_EQ(newest("a", "align"), 5);
+  }
+}
+
+TEST_F(KeptSteps, AStageThatControlEndedStaysEndedWhereItsLastEvaluationFails) {
+  change_recipe("samples = 64,", R"(samples = 64, control = { every = 2, run = function(m)
+    if m.step == 6 then return fvlm.stop_stage() end end },)");
+  run("whole");
+  Faults faults;
+  faults.before_evaluation = [](const std::string& stage, int64_t step) {
+    if (stage == "instruct" && step == 6) throw Error(ErrorKind::data, "the disk with the held-out questions is gone");
+  };
+  EXPECT_THAT(mistake({}, {.faults = faults}), HasSubstr("is gone"));
+  run("a");
+  EXPECT_EQ(newest("a", "instruct"), 6);
+  expect_equal_runs("whole", "a");
+}
+
+// Which checkpoint is best depends on it.
+TEST_F(KeptSteps, AnEvaluationThatFollowsIsInTheCheckpointOfItsStep) {
+  Faults faults;
+  faults.before_evaluation = [](const std::string& stage, int64_t) {
+    if (stage == "instruct") raise(SIGTERM);
+  };
+  EXPECT_TRUE(run("a", {}, {.faults = faults}).stopped);
+  ASSERT_EQ(newest("a", "instruct"), 4);
+  const auto state = [&] {
+    const auto file = folder("a") / "instruct" / "step-000004" / "training_state" / "state.json";
+    return nlohmann::json::parse(read_file(file));
+  };
+  EXPECT_TRUE(state()["score"].is_null());
+  EXPECT_TRUE(run("a", {}, {.max_steps = 1}).stopped);
+  EXPECT_FALSE(state()["score"].is_null());
+  EXPECT_EQ(state()["evaluated_at"], 4);
+}
+
 TEST_F(KeptSteps, WhereTheMemoryDoesNotHoldASample) {
   Faults faults;
   faults.before_pack = [](const std::string&, int64_t step, HostPack&) {
