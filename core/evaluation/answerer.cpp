@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "data/own_template.h"
 #include "data/streaming_detokenizer.h"
+#include "evaluation/answers.h"
 #include "infer/generation_batch.h"
 #include "model/weights/generation_config.h"
 #include "recipe/placeholders.h"
@@ -85,7 +86,8 @@ std::string first_line(const std::string& answer) {
     while (again) {
       again = false;
       for (const std::string_view mark : stripped) {
-        if (line.starts_with(mark)) line.remove_prefix(mark.size()), again = true;
+        const bool is_number = line.starts_with(mark) && is_of_number(line, 0); // "-3" and ".5"
+        if (line.starts_with(mark) && !is_number) line.remove_prefix(mark.size()), again = true;
         if (line.ends_with(mark)) line.remove_suffix(mark.size()), again = true;
       }
     }

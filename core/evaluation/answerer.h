@@ -24,7 +24,7 @@ struct PromptAndAnswer {
 std::string decoded(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 
 // What counts of a short answer: its first line that is not empty, without spaces and . : ; , ' " - and dashes around
-// it.
+// it, but for the sign and the point that begin a number.
 std::string first_line(const std::string& answer);
 
 // Reads answers as they are compared with the expected ones: without what a model thinks before it answers.

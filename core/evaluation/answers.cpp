@@ -55,16 +55,6 @@ char letter_at(std::string_view text, size_t at) {
   return at < text.size() ? text[at] : ' ';
 }
 
-// Whether the mark at `at` of a text in lower case is a part of a number: of "-3", "-.5", "1.2", ".5", "1,000", "1/2"
-// and "9:30".
-bool is_of_number(std::string_view text, size_t at) {
-  const char mark = text[at], before = at > 0 ? text[at - 1] : ' ', behind = letter_at(text, at + 1);
-  const bool begins = !is_letter_or_digit(before);
-  if (mark == '-') return begins && (is_digit(behind) || (behind == '.' && is_digit(letter_at(text, at + 2))));
-  if (mark == '.') return is_digit(behind) && (begins || is_digit(before));
-  return (mark == ',' || mark == '/' || mark == ':') && is_digit(before) && is_digit(behind);
-}
-
 // "1,000" is "1000", and "1,2" is not "12".
 bool is_of_thousands(std::string_view text, size_t at) {
   size_t end = at + 1;
@@ -280,6 +270,14 @@ class CiderScale {
 };
 
 } // namespace
+
+bool is_of_number(std::string_view text, size_t at) {
+  const char mark = text[at], before = at > 0 ? text[at - 1] : ' ', behind = letter_at(text, at + 1);
+  const bool begins = !is_letter_or_digit(before);
+  if (mark == '-') return begins && (is_digit(behind) || (behind == '.' && is_digit(letter_at(text, at + 2))));
+  if (mark == '.') return is_digit(behind) && (begins || is_digit(before));
+  return (mark == ',' || mark == '/' || mark == ':') && is_digit(before) && is_digit(behind);
+}
 
 std::string normalized(std::string_view answer) {
   const std::string text = lower(answer);

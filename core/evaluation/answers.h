@@ -1,6 +1,7 @@
 // How near a generated answer is to the expected ones, as the public evaluations of question answering and captioning
 // measure it. Texts are UTF-8; upper and lower case are told apart in ASCII only, but by anls; white space is ASCII's.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,10 @@
 namespace fvlm::evaluation {
 
 using Answers = std::vector<std::string>; // all that are right for one question: at least one
+
+// Whether the mark at `at` of a text in lower case is a part of a number: of "-3", "-.5", "1.2", ".5", "1,000", "1/2"
+// and "9:30".
+bool is_of_number(std::string_view text, size_t at);
 
 // As SQuAD normalizes: lower case, without punctuation and the articles a, an and the, one space between words. But
 // numbers keep their signs and points, "-3" and "1.2", and articles that are all of an answer stay: it may be an

@@ -23,6 +23,17 @@ AnswerReader::Answer read(const AnswerReader& reader, const char* prompt, const 
   return reader.read({}, reader.tokenizer().encode(prompt), reader.tokenizer().encode(answer));
 }
 
+TEST(FirstLine, IsWithoutTheMarksAroundIt) {
+  EXPECT_EQ(first_line("\n - 'Three.'\nFour"), "Three");
+  EXPECT_EQ(first_line("- three."), "three");
+  EXPECT_EQ(first_line("..."), "");
+}
+
+TEST(FirstLine, KeepsTheSignAndThePointOfANumber) {
+  for (const std::string number : {"-3", ".5", "-.5", "-3 degrees"})
+    EXPECT_EQ(first_line(" " + number + ".\n"), number);
+}
+
 TEST(AnswerReader, LeavesThoughtsOut) {
   const Tokenizer tokenizer = thinking_tokenizer("<think>", "</think>", false);
   const AnswerReader reader(tokenizer, {});
