@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "data/media/frame_preparation.h"
 #include "model/connector/mlp/settings.h"
+#include "model/weights/generation_config.h"
 
 #include <nlohmann/json.hpp>
 
@@ -43,6 +44,8 @@ void check_whole_model(const std::filesystem::path& model, const ModelDescriptio
                        int64_t image_token_id) {
   check_image_processor(model, description.encoder());
   check_grids(model, description);
+  (void)end_tokens(model, {});
+  (void)recommended_sampling(model);
   const Tokenizer tokenizer = require_tokenizer(model, description.decoder());
   if (image_token_id < static_cast<int64_t>(tokenizer.size())) return;
   throw Error(ErrorKind::data, "config.json says that {} is the image token, and tokenizer.json has the tokens 0 to {}",
@@ -70,7 +73,9 @@ void check_image_processor(const std::filesystem::path& vision, const VisionConf
   try {
     const auto processor = find_image_processor(vision);
     const FramePreparation prepared(config.image_size, processor);
-    if (processor || config.max_bytes > 0 || config.model_type.starts_with("dinov2")) return;
+    if (processor || config.max_bytes > 0 || config.model_type == "text_only" ||
+        config.model_type.starts_with("dinov2"))
+      return;
     log_warning(
         "{}: there is no preprocessor_config.json, so that images are resized to a square without keeping their "
         "aspect ratio and normalized with ImageNet's mean and standard deviation\n  copy the file from the folder "

@@ -56,7 +56,8 @@ std::map<std::string, Source> templates_of(const fs::path& folder) {
     for (const Json& entry : written)
       if (entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
           entry["template"].is_string())
-        found[entry["name"].get<std::string>()] = {entry["template"].get<std::string>(), where};
+        found[entry["name"].get<std::string>()] = {entry["template"].get<std::string>(),
+                                                   fmt::format("{} '{}'", where, entry["name"].get<std::string>())};
   };
   for (const char* name : {"tokenizer_config.json", "processor_config.json", "chat_template.json"}) {
     const fs::path file = folder / name;

@@ -10,7 +10,8 @@ ExportReport export_model(const ExportRequest& request, const TransferProgress& 
   model.require_no_adapters("export --gguf");
   model.require_plain("export --gguf");
   std::vector<File> files{decoder_file(model, *request.type)};
-  if (!request.decoder_only) files.push_back(vision_file(model, *request.type));
+  if (!request.decoder_only && model.description().connector()->reads_frames())
+    files.push_back(vision_file(model, *request.type));
   AtomicFolder folder(request.out);
   model.verify();
 

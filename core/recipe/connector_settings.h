@@ -68,6 +68,8 @@ class ConnectorSettings {
   virtual bool rows_in_place() const { return false; }
   // Whether the encoder reads the bytes of a text, see VisualRows::max_bytes. Other connectors read images.
   virtual bool reads_bytes() const { return false; }
+  // Whether there are frames at all, see VisualRows::text_only.
+  virtual bool reads_frames() const { return true; }
 
   // The weights between an encoder and a decoder of these widths.
   virtual WeightLayout layout(int64_t encoder_width, int64_t decoder_width) const = 0;
@@ -85,7 +87,8 @@ class ConnectorSettings {
   std::vector<std::string> mode_names() const;
   std::vector<std::string> training_mode_names() const;
   VisualRows visual_rows(const TokensPerFrame& tokens_per_frame) const {
-    return {rows_per_frame(tokens_per_frame), rows_in_place(), reads_bytes() ? tokens_per_frame() : 0};
+    return {rows_per_frame(tokens_per_frame), rows_in_place(), reads_bytes() ? tokens_per_frame() : 0, false,
+            !reads_frames()};
   }
   // Nothing where the number depends on the encoder.
   std::optional<int64_t> known_rows_per_frame() const;

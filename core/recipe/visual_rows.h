@@ -19,6 +19,8 @@ struct VisualRows {
   int64_t max_bytes = 0;
   // Whether frames are cells of images of any size (ImageGrid).
   bool of_cells = false;
+  // There are no frames: the model reads text alone.
+  bool text_only = false;
 };
 
 } // namespace plan

@@ -223,6 +223,8 @@ grammar::Preface PromptWriter::preface_of(const Thinking& thinking) const {
 
 WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   WrittenPrompt written;
+  if (visual_rows_.text_only && (request.frames || !request.images.empty()))
+    throw Error(ErrorKind::usage, "the model reads text alone, and got pictures");
   if (request.frames && !request.frames->is_one_image) settings_.preparation.require_videos();
   const PromptFrames shown = request.frames ? *request.frames : decode(request, written.frame_keys);
   if (request.frames) written.frame_keys = keys_of(shown);

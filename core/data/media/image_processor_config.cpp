@@ -39,7 +39,8 @@ constexpr const char* common_options[]{
     "image_std", "do_pad", "pad_size", "data_format", "input_data_format",
     // of video, of the program that reads the config, and of text
     "video_sampling", "processor_class", "_valid_processor_keys", "return_tensors", "return_row_col_info", "device",
-    "disable_grouping", "image_seq_length", "auto_map",
+    "disable_grouping", "image_seq_length", "auto_map", "use_fast", "transformers_version", "_name_or_path",
+    "_processor_class",
     // of Gemma 3, and of LLaVA-NeXT and LLaVA-OneVision
     "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate",
     "aspect_ratio_setting"};

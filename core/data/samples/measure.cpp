@@ -247,6 +247,16 @@ void SampleReader::encode_document(const std::optional<std::string>& document, S
   }
 }
 
+ChatTokens SampleReader::encode_turns(const Conversation& talk) const {
+  try {
+    return chat_.encode(talk.turns, talk.system, talk.tools.get());
+  } catch (const Error& error) {
+    if (talk.turns.empty() || talk.turns.front().role != "assistant") throw;
+    throw Error(error.kind(), "its first turn is an answer, and the chat template takes none without a question: {}",
+                error.text());
+  }
+}
+
 void SampleReader::encode(SampleContent parsed, Sample& sample) const {
   if (std::ranges::any_of(parsed.conversations, learns_nothing)) {
     sample.lacks_answer = true;
@@ -255,7 +265,7 @@ void SampleReader::encode(SampleContent parsed, Sample& sample) const {
     return;
   }
   for (const Conversation& talk : parsed.conversations) {
-    ChatTokens tokens = chat_.encode(talk.turns, talk.system, talk.tools.get());
+    ChatTokens tokens = encode_turns(talk);
     sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   for (SampleText& text : parsed.tokens) {
@@ -328,6 +338,9 @@ void SampleReader::limit(SampleText& text, Sample& sample) const {
 void SampleReader::count_frames(const Shard& shard, const ShardSample& members, FoundFrames found,
                                 std::optional<int64_t> told, bool text_only, Sample& sample) const {
   auto tiles = std::exchange(sample.media, std::move(found.media)).tiles; // of an array
+  if (visual_rows_.text_only && sample.media.kind != Media::Kind::none)
+    throw Error(ErrorKind::data, "it has pictures ('{}'), and the model reads text alone",
+                sample.media.members[0].name);
   if (text_only && sample.media.kind != Media::Kind::none)
     throw Error(ErrorKind::data, "it has frames ('{}'), in a text-only source", sample.media.members[0].name)
         .advise("name these shards under `shards` and not under `text`");

@@ -66,6 +66,7 @@ class SampleReader {
   void mention(FoundFrames& found, const Sample& sample, std::vector<Turn>& turns, std::string_view behind) const;
   bool has_video_text(const FoundFrames& found) const;
   void write_objects(const Shard& shard, const ShardSample& members, SampleContent& content) const;
+  ChatTokens encode_turns(const Conversation& talk) const;
   void encode(SampleContent telling, Sample& sample) const;
   std::vector<SampleText> teacher_texts(const Parts& parts, const SampleContent& content) const;
   SampleText teacher_text(const std::string& source, const std::string& answer) const;

@@ -74,7 +74,7 @@ void ModelDirectoryWriter::open_part(size_t index, const std::function<DType(con
   if (part.adapter) return open_adapter(index, dtype_of);
   WeightLayout layout = description_.layout(part);
   const std::string prefix = part.name + ".";
-  const DType first = dtype_of(prefix + layout.tensors.at(0).name);
+  const DType first = layout.tensors.empty() ? DType::f32 : dtype_of(prefix + layout.tensors[0].name);
   std::vector<TensorInfo> tensors;
   std::vector<TensorSpec> stored;
   for (const TensorSpec& spec : layout.tensors) {

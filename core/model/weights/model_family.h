@@ -6,6 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <string>
+#include <vector>
+
 namespace fvlm {
 
 template <class Config>
@@ -33,6 +36,9 @@ using DecoderFamily = ModelFamily<DecoderConfig>;
 // The family of a config's model_type. Throws Error(data) if there is none.
 const EncoderFamily& family_of(const VisionConfig& config);
 const DecoderFamily& family_of(const DecoderConfig& config);
+
+// What config.json may have as its model_type.
+std::vector<std::string> decoder_types();
 
 // For a program that adds families to those of encoders.inc and decoders.inc; it also has to register how they are
 // made, as model::register_encoder() and model::register_decoder() do.

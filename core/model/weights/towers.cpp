@@ -72,12 +72,12 @@ Found<Config> find_or_throw(const std::string& model_type, const std::string& wh
   constexpr bool encoder = std::is_same_v<Config, VisionConfig>;
   using Other = std::conditional_t<encoder, DecoderConfig, VisionConfig>;
   const auto& whole = whole_model_families();
-  const bool is_whole = std::ranges::any_of(whole, [&](const auto& one) { return one.model_type == model_type; });
+  const bool is_other = find<Other>(model_type).family,
+             is_whole =
+                 !is_other && std::ranges::any_of(whole, [&](const auto&one) { return one.model_type == model_type; });
   throw Error(ErrorKind::data, "model_type {} is not supported as {}{}", shown(model_type),
               encoder ? "vision tower" : "decoder",
-              find<Other>(model_type).family
-                  ? fmt::format(": it is that of the other part, a {}", encoder ? "decoder" : "vision tower")
-                  : "")
+              is_other ? fmt::format(": it is that of the other part, a {}", encoder ? "decoder" : "vision tower") : "")
       .at(where)
       .advise(
           is_whole
@@ -129,6 +129,10 @@ const EncoderFamily& family_of(const VisionConfig& config) {
 
 const DecoderFamily& family_of(const DecoderConfig& config) {
   return *find_or_throw<DecoderConfig>(config.model_type).family;
+}
+
+std::vector<std::string> decoder_types() {
+  return supported_types<DecoderConfig>();
 }
 
 void add_family(EncoderFamily family) {

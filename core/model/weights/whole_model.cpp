@@ -190,12 +190,13 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
   ConfigReader reader(config, where);
   check_quantization_config(reader);
   WholeModelFamily::Configs configs = family.read(reader);
-  // The heads of whole models are their own in transformers: they divide no logits, and only PaliGemma's bounds them.
-  if (configs.decoder.contains("logits_scaling")) configs.decoder["logits_scaling"] = 1;
-  if (family.model_type != "paligemma" && configs.decoder["model_type"] == "gemma2")
+  const bool reads_text_only = configs.connector["kind"] == "text_only";
+  // Beside an encoder heads are of their own in transformers: they divide no logits, and only PaliGemma's bounds them.
+  if (!reads_text_only && configs.decoder.contains("logits_scaling")) configs.decoder["logits_scaling"] = 1;
+  if (!reads_text_only && family.model_type != "paligemma" && configs.decoder["model_type"] == "gemma2")
     configs.decoder["final_logit_softcapping"] = nullptr;
   reader.finish("");
-  const std::string vision = where + ": vision_config", decoder = where + ": text_config";
+  const std::string vision = where + ": vision_config", decoder = reads_text_only ? where : where + ": text_config";
   const DecoderConfig decoder_config = read_decoder_config(configs.decoder, decoder);
   if (configs.image_token_id >= decoder_config.vocab_size)
     throw Error(ErrorKind::data, "the image token {} is outside the vocabulary of {} tokens", configs.image_token_id,

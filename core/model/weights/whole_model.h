@@ -1,5 +1,6 @@
-// Hugging Face folders of one model that has an encoder, a connector and a decoder, such as LLaVA and SmolVLM: opened
-// as the parts of a model directory, and put together again. Which there are: the table in whole_models.cpp.
+// Hugging Face folders of one model that has an encoder, a connector and a decoder, such as LLaVA and SmolVLM, or a
+// decoder alone: opened as the parts of a model directory, and put together again. Which there are: the table in
+// whole_models.cpp, and every decoder.
 #pragma once
 #include "base/config_reader.h"
 #include "model/weights/model_directory.h"
@@ -19,7 +20,7 @@ struct WholeModelFamily {
   // config.json of each part, as a folder of its own would have it, and the connector's config.
   struct Configs {
     nlohmann::json vision, decoder, connector;
-    int64_t image_token_id; // stands in a text for one visual row
+    int64_t image_token_id; // stands in a text for one visual row; -1: there are none
   };
   // Tensors whose names begin with `in_file` are those of the parts that begin with `in_parts`. Where several fit, it
   // is the first that the file has, so longer ones stand before what they begin with.

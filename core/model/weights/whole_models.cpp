@@ -342,10 +342,25 @@ const std::vector<WholeModelFamily::Prefix> deepseek_vl_names = {{"model.vision_
                                                                  {"model.language_model.", "decoder.model."},
                                                                  {"lm_head.", "decoder.lm_head."}};
 
+// A language model by itself.
+WholeModelFamily::Configs read_text_only(ConfigReader& reader) {
+  WholeModelFamily::Configs out{
+      {{"model_type", "text_only"}}, reader.content(), {{"kind", "text_only"}}, /*image_token_id=*/-1};
+  out.decoder.erase("quantization_config");
+  return out;
+}
+
+std::vector<WholeModelFamily> with_language_models(std::vector<WholeModelFamily> all) {
+  for (const std::string& type : decoder_types())
+    if (std::ranges::find(all, type, &WholeModelFamily::model_type) == all.end())
+      all.push_back({type, read_text_only, {{"", "decoder."}}});
+  return all;
+}
+
 } // namespace
 
 const std::vector<WholeModelFamily>& whole_model_families() {
-  static const std::vector<WholeModelFamily> all = {
+  static const std::vector<WholeModelFamily> all = with_language_models({
       {"llava", [](ConfigReader& reader) { return read_llava(reader, of_llava); }, llava_names},
       {"llava_next", [](ConfigReader& reader) { return read_llava_next(reader, of_llava); }, names_with_newline()},
       {"llava_onevision", read_llava_onevision, names_with_newline()},
@@ -379,7 +394,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"qwen3_5", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_5"); }, qwen3_vl_names()},
       {"qwen3_vl_moe", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_vl", true); }, qwen3_vl_names()},
       {"qwen3_5_moe", [](ConfigReader& reader) { return read_qwen_vl(reader, "qwen3_5", true); }, qwen3_vl_names()},
-  };
+  });
   return all;
 }
 
