@@ -7,6 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import forked_program
 from against_oracle import engine, tool
 
 SIDE = {"median_ms", "least_ms", "median_cpu_ms", "samples_per_second", "loss"}
@@ -19,7 +20,7 @@ done
 
 
 def bench(*arguments):
-    return subprocess.run([str(engine), "bench", "cpu-step", *map(str, arguments)], capture_output=True, text=True)
+    return forked_program.run([engine, "bench", "cpu-step", *arguments])
 
 
 class CpuStep(unittest.TestCase):

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import unittest
 
+import forked_program
+
 engine, tools, *forked = sys.argv[1:]
 del sys.argv[1:]
 # What `--peer eager` is, but for the imports, which it shares.
@@ -19,7 +21,7 @@ EAGER_STEPS = shlex.join([*forked, f"{tools}/train-step", "--how", "eager"])
 
 
 def bench(*arguments):
-    return subprocess.run([engine, "bench", *arguments, "--device", "cpu"], capture_output=True, text=True)
+    return forked_program.run([engine, "bench", *arguments, "--device", "cpu"])
 
 
 def with_defaults(defaults, given):
