@@ -178,7 +178,7 @@ TEST(Conformance, BenchmarksMeasureAgainstTheReference) {
   Job job;
   job.library = plugin("packer").string();
   job.only = "bench";
-  job.bench = true;
+  job.bench = job.quick = true;
   Report report = check(job);
   EXPECT_TRUE(report.passed()) << failures(report);
   ASSERT_FALSE(report.figures.empty());
