@@ -5,6 +5,7 @@
 #include "infer/generation_batch.h"
 
 #include <ATen/ops/stack.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -98,6 +99,7 @@ inline void expect_likeliest_tokens(const ModelConfig& config) {
 // Prompts that begin alike arrive while others are answered or cancelled, in pages and passes of any size. Returns how
 // often rows were shared and pages given back.
 inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config, bool has_adapters = false) {
+  const c10::InferenceMode no_autograd; // as in a server
   Tiny tiny(config, at::kFloat), adapted(config, at::kFloat);
   for (ops::Parameter& parameter : adapted.model.parameters().all()) // other weights of the same size
     if (parameter.value.dim() > 1) parameter.value.copy_(parameter.value.flip({0}));
