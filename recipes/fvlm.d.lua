@@ -372,6 +372,7 @@ function fvlm.lora(table) end
 ---@field scaled_rows? string|(string)[] LayerScale folded into the preceding weights. Default: `{ "auto" }`.
 ---@field short_convolution? string|(string)[] Qwen3.5's convolution over the last few rows. Default: `{ "auto" }`.
 ---@field delta_rule? string|(string)[] Qwen3.5's gated delta rule, in layers without attention. Default: `{ "auto" }`.
+---@field experts? string|(string)[] Mixtures of experts of few rows, in answers. Default: `{ "auto" }`.
 
 ---Optimizations that do not change results. Turning one off takes the plain path to the same result; `speed = false`
 ---turns all off.

@@ -55,6 +55,7 @@ struct Loss : reference::Loss {
 struct Kernels : reference::Kernels {
   using reference::Kernels::Kernels;
   static sdk::Support supports(const Query& query) {
+    if (query.op == FVLM_OP_EXPERTS) return sdk::refuse("passes of many rows need more memory");
     if (query.op == FVLM_OP_DELTA_RULE &&
         (query.key_dim != 128 || query.head_dim != 128 || (query.dtype.bits != 16 && trains(query))))
       return sdk::refuse("the reference computes it");

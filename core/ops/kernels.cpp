@@ -329,4 +329,17 @@ GatedDeltaRule::Operands GatedDeltaRule::backward(const Operands& of, const at::
   return gradients;
 }
 
+at::Tensor FewRowsExperts::forward(const Operands& of) const {
+  at::Tensor y = like(of.x);
+  BoundArguments<fvlm_experts_forward> arguments;
+  arguments.x = arguments.bind(of.x);
+  arguments.logits = arguments.bind(of.logits);
+  arguments.bias = arguments.bind(of.bias);
+  arguments.gate_up = arguments.bind(of.gate_up);
+  arguments.down = arguments.bind(of.down);
+  arguments.y = arguments.bind(y);
+  run("experts forward", backend().table().experts_forward, arguments);
+  return y;
+}
+
 } // namespace fvlm::ops

@@ -188,4 +188,14 @@ class GatedDeltaRule : public Kernel {
                     bool accumulate = false) const;
 };
 
+// A mixture of experts of few rows, without a gradient.
+class FewRowsExperts : public Kernel {
+ public:
+  FewRowsExperts(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_EXPERTS) {}
+  struct Operands {
+    at::Tensor x, logits, bias, gate_up, down; // bias: with FVLM_WITH_BIAS
+  };
+  at::Tensor forward(const Operands& of) const;
+};
+
 } // namespace fvlm::ops

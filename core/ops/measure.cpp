@@ -205,6 +205,21 @@ Calls recurrence_calls(const KernelsBackend& backend, const fvlm_kernels_query& 
       query, [=] { *output = op.forward(of, segments); }, [=] { op.backward(of, bounds, *output, d_y, true, true); });
 }
 
+Calls experts_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make,
+                    const at::Tensor& x) {
+  const FewRowsExperts op(backend, query);
+  const auto values = [&](std::initializer_list<int64_t> sizes) { return make.values(sizes, query.dtype); };
+  // Rows choose different experts, as if they were drawn.
+  constexpr int64_t step = 7919, below = 1009;
+  const int64_t count = query.rows * query.experts;
+  const at::Tensor logits = make.cyclic_range(count, count, at::kLong).mul_(step).remainder_(below).to(x.scalar_type());
+  const FewRowsExperts::Operands of{x, logits.mul_(1e-2).view({query.rows, query.experts}),
+                                    query.options & FVLM_WITH_BIAS ? values({query.experts}) : at::Tensor(),
+                                    values({query.experts, 2 * query.inner, query.width}),
+                                    values({query.experts, query.width, query.inner})};
+  return kernel_calls(query, [=] { op.forward(of); }, {});
+}
+
 Calls fold_calls(const KernelsBackend& backend, const fvlm_kernels_query& query, const TensorFactory& make,
                  const at::Tensor& x) {
   const FoldRowScale op(backend, query);
@@ -285,6 +300,8 @@ Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels
   case FVLM_OP_SHORT_CONVOLUTION:
   case FVLM_OP_DELTA_RULE:
     return recurrence_calls(backend, query, make);
+  case FVLM_OP_EXPERTS:
+    return experts_calls(backend, query, make, x);
   default:
     throw Error(ErrorKind::internal, "no benchmark is implemented for " + operation_name(query.op));
   }

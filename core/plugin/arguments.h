@@ -143,6 +143,11 @@ constexpr auto fields_of(const fvlm_delta_rule_backward*) {
                          field("saved", &A::saved), field("d_qkv", &A::d_qkv), field("d_gates", &A::d_gates),
                          field("d_log_decay", &A::d_log_decay), field("d_step_bias", &A::d_step_bias));
 }
+constexpr auto fields_of(const fvlm_experts_forward*) {
+  using A = fvlm_experts_forward;
+  return std::make_tuple(field("x", &A::x), field("logits", &A::logits), field("bias", &A::bias),
+                         field("gate_up", &A::gate_up), field("down", &A::down), field("y", &A::y));
+}
 constexpr auto fields_of(const fvlm_loss_forward*) {
   using A = fvlm_loss_forward;
   return std::make_tuple(field("hidden", &A::hidden), field("weight", &A::weight), field("targets", &A::targets),

@@ -1,5 +1,6 @@
 #include "plugin/kinds.h"
 
+#include "plugin/table_slot.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -11,11 +12,6 @@
 
 namespace fvlm {
 namespace {
-
-#define FVLM_SLOT(table, member)                                                                                       \
-  TableSlot {                                                                                                          \
-#member, offsetof(table, member)                                                                                   \
-  }
 
 constexpr fvlm_dtype float32{FVLM_FLOAT, 32, 1};
 
@@ -219,105 +215,6 @@ Family with_variants(Family made) {
   return made;
 }
 
-// Those of the kind kernels that carry a state from row to row.
-std::vector<TableOperation> recurrences() {
-  using Table = fvlm_kernels_v1;
-  return {{.name = "short_convolution",
-           .slots = {FVLM_SLOT(Table, short_convolution_forward), FVLM_SLOT(Table, short_convolution_backward)},
-           .op = FVLM_OP_SHORT_CONVOLUTION,
-           .options = FVLM_WITH_BIAS | FVLM_WITH_STATES,
-           .sizes = "ROWSxWIDTH",
-           .has_parameters = true,
-           .rows_forward = 2,
-           .rows_backward = 3},
-          {.name = "delta_rule",
-           .slots = {FVLM_SLOT(Table, delta_rule_forward), FVLM_SLOT(Table, delta_rule_backward)},
-           .op = FVLM_OP_DELTA_RULE,
-           .options = FVLM_WITH_STATES,
-           .sizes = "ROWSxHEADSxHEAD_DIM",
-           .has_parameters = true}};
-}
-
-// All others of the kind kernels.
-std::vector<TableOperation> row_operations() {
-  using Table = fvlm_kernels_v1;
-  constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU,
-                     sums = FVLM_WITH_COLUMN_SUMS, compensation = FVLM_COMPENSATED,
-                     gelu_forms = FVLM_QUICK_GELU | FVLM_GELU_TANH;
-  return {{.name = "rmsnorm",
-           .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
-           .op = FVLM_OP_RMSNORM,
-           .options = residual | compensation | FVLM_PER_HEAD | FVLM_WITH_GATE,
-           .sizes = "ROWSxWIDTH",
-           .has_epsilon = true,
-           .has_parameters = true,
-           .rows_forward = 2,
-           .rows_backward = 3},
-          {.name = "layernorm",
-           .slots = {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)},
-           .op = FVLM_OP_LAYERNORM,
-           .options = residual | compensation | sums,
-           .sizes = "ROWSxWIDTH",
-           .has_epsilon = true,
-           .has_parameters = true,
-           .rows_forward = 2,
-           .rows_backward = 3},
-          {.name = "rope",
-           .slots = {FVLM_SLOT(Table, rope)},
-           .op = FVLM_OP_ROPE,
-           .options = FVLM_WITH_FREQUENCIES,
-           .sizes = "ROWSxHEADSxHEAD_DIM",
-           .rows_forward = 2,
-           .rows_backward = 2},
-          {.name = "swiglu",
-           .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
-           .op = FVLM_OP_SWIGLU,
-           .options = FVLM_WITH_OUTPUT | FVLM_GELU_TANH,
-           .sizes = "ROWSxWIDTH",
-           .rows_forward = 3,
-           .rows_backward = 5},
-          {.name = "bias_gelu",
-           .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
-           .op = FVLM_OP_BIAS_GELU,
-           .options = bias | gelu_forms,
-           .sizes = "ROWSxWIDTH",
-           .has_parameters = true,
-           .rows_forward = 2,
-           .rows_backward = 3},
-          {.name = "layerscale_residual",
-           .slots = {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
-           .op = FVLM_OP_LAYERSCALE_RESIDUAL,
-           .options = sums,
-           .sizes = "ROWSxWIDTH",
-           .has_parameters = true,
-           .rows_forward = 3,
-           .rows_backward = 3},
-          {.name = "linear",
-           .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
-                     FVLM_SLOT(Table, linear_weight_gradient)},
-           .op = FVLM_OP_LINEAR,
-           .options = residual | bias | gelu | sums | compensation | gelu_forms | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                      FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_FP8 | FVLM_SWIGLU_INPUT | FVLM_WITH_OUTPUT |
-                      FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS,
-           .sizes = "ROWSxINNERxWIDTH",
-           .has_inner = true,
-           .has_parameters = true},
-          {.name = "scaled_rows",
-           .slots = {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
-           .op = FVLM_OP_FOLD_ROW_SCALE,
-           .options = 0,
-           .sizes = "LINEARSxINNERxWIDTH",
-           .has_inner = true,
-           .has_parameters = true}};
-}
-
-// The table of the kind kernels: the engine's only list of its operations.
-std::vector<TableOperation> kernels() {
-  std::vector<TableOperation> all = row_operations();
-  std::ranges::move(recurrences(), std::back_inserter(all));
-  return all;
-}
-
 std::vector<Family> make_families() {
   using Attention = fvlm_attention_v1;
   using Loss = fvlm_loss_v1;
@@ -339,7 +236,7 @@ std::vector<Family> make_families() {
       grown(offsetof(Kernels, short_convolution_forward),
             family<Kernels>(FVLM_KERNELS_KIND, "kernels",
                             {FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)}, kernels_defect,
-                            kernels())),
+                            kernel_operations())),
       with_variants(family<Optimizer>("fvlm.optimizer/1", "optimizer",
                                       {FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
                                        FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
@@ -421,22 +318,6 @@ bool TableOperation::is_implemented(const void* table) const {
   return std::ranges::all_of(slots, [&](const TableSlot& slot) { return slot.is_set(table); });
 }
 
-const std::vector<TableOperation>& kernel_operations() {
-  static const Family& family = *find_family(FVLM_KERNELS_KIND);
-  return family.operations;
-}
-
-const TableOperation* find_operation(int32_t op) {
-  for (const TableOperation& operation : kernel_operations())
-    if (operation.op == op) return &operation;
-  return nullptr;
-}
-
-std::string operation_name(int32_t op) {
-  const TableOperation* operation = find_operation(op);
-  return operation ? std::string(operation->name) : fmt::format("op {}", op);
-}
-
 std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
   return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}{}", query.tokens_q,
                      query.tokens_kv, query.segments, query.even ? "" : "at most ", query.max_seqlen_q,
@@ -459,40 +340,6 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
   return fmt::format("{} rows of {}, vocabulary of {}{}{}", query.tokens, query.width, query.vocab,
                      query.softcap != 0 ? fmt::format(", softcap {}", query.softcap) : "",
                      query.needs_d_hidden || query.needs_d_weight ? ", with backward" : "");
-}
-
-std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
-  const TableOperation* operation = find_operation(query.op);
-  std::string text =
-      fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
-  if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
-  if (query.segments > 0) text += fmt::format(", {} segments of at most {}", query.segments, query.max_seqlen);
-  if (query.taps > 0) text += fmt::format(", {} taps", query.taps);
-  if (query.key_heads > 0)
-    text += fmt::format(", {} heads of {} by {} of {}", query.heads, query.head_dim, query.key_heads, query.key_dim);
-  constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
-                                                          {FVLM_WITH_BIAS, "bias"},
-                                                          {FVLM_WITH_GELU, "gelu"},
-                                                          {FVLM_COMPENSATED, "compensation"},
-                                                          {FVLM_QUICK_GELU, "quick_gelu"},
-                                                          {FVLM_GELU_TANH, "gelu_tanh"},
-                                                          {FVLM_WITH_FREQUENCIES, "frequencies"},
-                                                          {FVLM_PER_HEAD, "heads apart"},
-                                                          {FVLM_WITH_BACKWARD, "backward"},
-                                                          {FVLM_WITH_NORM, "norm"},
-                                                          {FVLM_WITH_SWIGLU, "swiglu"},
-                                                          {FVLM_STRIDED_WEIGHT, "strided weight"},
-                                                          {FVLM_BOTH_GRADIENTS, "both gradients at once"},
-                                                          {FVLM_WITH_OUTPUT, "output"},
-                                                          {FVLM_WITH_FP8, "fp8"},
-                                                          {FVLM_SWIGLU_INPUT, "swiglu before it"},
-                                                          {FVLM_BFLOAT16_WEIGHT, "bfloat16 weight"},
-                                                          {FVLM_FP8_PAIRS, "pairs of e4m3"},
-                                                          {FVLM_WITH_STATES, "states"},
-                                                          {FVLM_WITH_GATE, "gate"}};
-  for (const auto& [bit, name] : options)
-    if (query.options & bit) text += fmt::format(", with {}", name);
-  return text;
 }
 
 } // namespace fvlm

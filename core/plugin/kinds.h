@@ -38,6 +38,7 @@ struct TableOperation {
   uint32_t options;            // bits of FVLM_WITH_* that apply to it, besides FVLM_WITH_BACKWARD
   const char* sizes;           // of a query: "ROWSxWIDTH"
   bool has_inner = false;      // whether the query's `inner` applies to it
+  bool has_backward = true;    // whether there is one
   bool has_epsilon = false;    // whether the query's `epsilon` applies to it: a norm
   bool has_parameters = false; // whether its backward makes gradients of parameters
   // How often it reads and writes its rows; 0 where most of its work is on matrices.

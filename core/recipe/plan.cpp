@@ -233,6 +233,7 @@ const std::vector<KernelKind>& kernel_kinds() {
       {"scaled_rows", "LayerScale folded into the preceding weights."},
       {"short_convolution", "Qwen3.5's convolution over the last few rows.", true},
       {"delta_rule", "Qwen3.5's gated delta rule, in layers without attention.", true},
+      {"experts", "Mixtures of experts of few rows, in answers.", true},
   };
   return kinds;
 }

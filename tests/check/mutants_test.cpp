@@ -26,6 +26,7 @@ std::string table_of(const std::string& kind) {
   if (kind == "optimizer") return "optimizer:steady";
   if (kind == "lion" || kind == "sgd") return "optimizer:" + kind;
   if (kind == "process" || kind == "exit") return "packer";
+  if (kind == "experts") return "kernels";
   return kind == "quantizer" ? "quantizer:int8" : kind;
 }
 
@@ -69,6 +70,11 @@ const Mutant mutants[] = {
     {"attention", "reads_whole_vectors", "reads_in_bounds"},
     {"attention", "cuts_the_text", "error_sink"},
     {"attention", "changes_the_query", "inputs_sealed"},
+    {"experts", "always_normalizes", "experts_routers"},
+    {"experts", "knows_64_experts", "experts_counts"},
+    {"experts", "takes_the_last_of_equals", "experts_ties"},
+    {"experts", "knows_16_rows_of_an_expert", "experts_shared"},
+    {"experts", "knows_1024_features", "experts_wide"},
     {"kernels", "knows_1024_columns", "swiglu_widths"},
     {"kernels", "knows_a_million", "swiglu_million"},
     {"kernels", "counts_rows_in_16_bits", "swiglu_row_counts"},

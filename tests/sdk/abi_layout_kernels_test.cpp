@@ -3,7 +3,7 @@
 
 namespace {
 
-SIZE(fvlm_kernels_query, 112);
+SIZE(fvlm_kernels_query, 128);
 FIELD(fvlm_kernels_query, struct_size, 0, uint32_t);
 FIELD(fvlm_kernels_query, op, 4, int32_t);
 FIELD(fvlm_kernels_query, device, 8, fvlm_device);
@@ -24,6 +24,9 @@ FIELD(fvlm_kernels_query, max_seqlen, 96, int32_t);
 FIELD(fvlm_kernels_query, taps, 100, int32_t);
 FIELD(fvlm_kernels_query, key_heads, 104, int32_t);
 FIELD(fvlm_kernels_query, key_dim, 108, int32_t);
+FIELD(fvlm_kernels_query, experts, 112, int32_t);
+FIELD(fvlm_kernels_query, chosen, 116, int32_t);
+FIELD(fvlm_kernels_query, router_scale, 120, float);
 
 SIZE(fvlm_norm_forward, 112);
 FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);
@@ -206,7 +209,16 @@ FIELD(fvlm_delta_rule_backward, d_gates, 96, fvlm_tensor*);
 FIELD(fvlm_delta_rule_backward, d_log_decay, 104, fvlm_tensor*);
 FIELD(fvlm_delta_rule_backward, d_step_bias, 112, fvlm_tensor*);
 
-SIZE(fvlm_kernels_v1, 208);
+SIZE(fvlm_experts_forward, 56);
+FIELD(fvlm_experts_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_experts_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, logits, 16, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, gate_up, 32, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, down, 40, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, y, 48, fvlm_tensor*);
+
+SIZE(fvlm_kernels_v1, 216);
 FIELD(fvlm_kernels_v1, base, 0, fvlm_table);
 FIELD(fvlm_kernels_v1, supports, 24, void (*)(const fvlm_kernels_query*, fvlm_support*));
 FIELD(fvlm_kernels_v1, requirements, 32,
@@ -252,5 +264,7 @@ FIELD(fvlm_kernels_v1, delta_rule_forward, 192,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_delta_rule_forward*));
 FIELD(fvlm_kernels_v1, delta_rule_backward, 200,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_delta_rule_backward*));
+FIELD(fvlm_kernels_v1, experts_forward, 208,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_experts_forward*));
 
 } // namespace

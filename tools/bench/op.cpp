@@ -87,6 +87,13 @@ void fill_rows(const TableOperation& operation, OpQuery& op_query, const Sizes& 
     query.segments = std::max<int64_t>(1, query.rows / 1024);
     query.max_seqlen = static_cast<int32_t>((query.rows + query.segments - 1) / query.segments);
   }
+  if (!operation.has_backward) query.options = 0;
+  if (operation.op == FVLM_OP_EXPERTS) {
+    query.options = FVLM_NORMALIZED_ROUTER;
+    query.width = sizes[2];
+    query.experts = static_cast<int32_t>(sizes[3]), query.chosen = static_cast<int32_t>(sizes[4]);
+    query.router_scale = 1;
+  }
   if (operation.op == FVLM_OP_SHORT_CONVOLUTION) query.taps = 4;
   if (operation.op == FVLM_OP_DELTA_RULE) {
     query.heads = query.key_heads = static_cast<int32_t>(sizes[1]);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm::bench {
 namespace {
@@ -89,6 +90,11 @@ Passes minimal_work(const fvlm_kernels_query& query) {
     const double results = gated && trains ? 3 : keeps || adds ? 2 : 1;
     passes.forward = {input + weight * size + results * rows, product};
     passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
+  } else if (query.op == FVLM_OP_EXPERTS) {
+    // Of the experts, those that are chosen where each is as likely as another.
+    const double each = 3 * number(query.inner * query.width), missed = 1 - number(query.chosen) / query.experts,
+                 used = query.experts * (1 - std::pow(missed, number(query.rows)));
+    passes.forward = {used * each * size + 2 * rows, 2 * number(query.rows) * query.chosen * each};
   } else if (query.op == FVLM_OP_FOLD_ROW_SCALE) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
     passes.forward.bytes = 2 * weights * size + 3 * rows;

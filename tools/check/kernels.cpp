@@ -33,6 +33,8 @@ const Kernel& kernel_of(int op) {
     return short_convolution_kernel;
   case FVLM_OP_DELTA_RULE:
     return delta_rule_kernel;
+  case FVLM_OP_EXPERTS:
+    return experts_kernel;
   default:
     return norm_kernel;
   }
@@ -85,11 +87,13 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {bfloat16_weight, FVLM_BFLOAT16_WEIGHT},
                                     {states, FVLM_WITH_STATES},
                                     {gate, FVLM_WITH_GATE},
+                                    {sigmoid, FVLM_SIGMOID_ROUTER},
+                                    {normalized, FVLM_NORMALIZED_ROUTER},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
   query.options &= operation.options;
-  if (backward) query.options |= FVLM_WITH_BACKWARD;
+  if (backward && operation.has_backward) query.options |= FVLM_WITH_BACKWARD;
   query.rows = rows;
   query.width = columns();
   if (operation.has_inner) query.inner = inner;
@@ -105,6 +109,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
     query.segments = std::ssize(of_rows) - 1;
     query.max_seqlen = std::max({1, of_rows[1], of_rows[3] - of_rows[2]});
   }
+  if (op == FVLM_OP_EXPERTS) query.experts = experts, query.chosen = chosen, query.router_scale = router_scale;
   if (op == FVLM_OP_SHORT_CONVOLUTION) query.taps = taps;
   if (op == FVLM_OP_DELTA_RULE) {
     query.heads = heads, query.key_heads = key_head_count();
@@ -146,6 +151,9 @@ std::string KernelCase::label() const {
   if (per_head) text += ", heads apart";
   if (gate) text += ", gate";
   if (op == FVLM_OP_SHORT_CONVOLUTION) text += fmt::format(", {} taps", taps);
+  if (op == FVLM_OP_EXPERTS)
+    text += fmt::format(", {} of {} experts{}{}{}", chosen, experts, sigmoid ? ", sigmoids" : "",
+                        normalized ? "" : ", not normalized", bias ? ", bias" : "");
   if (key_heads > 0) text += fmt::format(", {} of keys", key_heads);
   if (states) text += ", states";
   if (inverse) text += ", inverse";

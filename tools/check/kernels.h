@@ -36,7 +36,10 @@ struct KernelCase {
   int taps = 4;                     // short_convolution
   int key_heads = 0;                // delta_rule, of as many `heads`; 0: one for each of them
   bool states = false;              // both: segments continue others
-  bool column_sums = false;         // layernorm, linear, layerscale: d_x's column sums are requested
+  int experts = 8, chosen = 2;      // experts
+  bool sigmoid = false, normalized = true;
+  float router_scale = 1;
+  bool column_sums = false; // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
   bool frozen = false;                   // no parameter has a gradient
   std::vector<std::string> omitted = {}; // gradients that are not requested: "d_bias"
@@ -77,10 +80,11 @@ struct Kernel {
   void (*run)(Workbench&, const fvlm_kernels_v1&, const KernelCase&); // begin() went well
   Expectation (*expect)(const KernelCase&);
 };
+std::vector<Check> expert_checks();
 // Says so where y of a norm with `ties` and a residual was computed from the sum before it was rounded; else "".
 std::string norm_of_unrounded_sum(const KernelCase& kernel, const Run& run);
 extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel,
-    scaled_rows_kernel, short_convolution_kernel, delta_rule_kernel;
+    scaled_rows_kernel, short_convolution_kernel, delta_rule_kernel, experts_kernel;
 
 Trial kernel_trial(const KernelCase& kernel);
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);

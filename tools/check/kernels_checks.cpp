@@ -421,7 +421,7 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
-  if (op != FVLM_OP_ROPE && !carries_state(op))
+  if (op != FVLM_OP_ROPE && op != FVLM_OP_EXPERTS && !carries_state(op))
     append(rows, {{name + "_rounds_ties", "what lies halfway between two numbers of 16 bits becomes the even one",
                    rounds_ties<op>, plain}});
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU)
@@ -468,6 +468,7 @@ Table kernels_table() {
                        });
   rows_of<FVLM_OP_SHORT_CONVOLUTION>(table.checks);
   rows_of<FVLM_OP_DELTA_RULE>(table.checks);
+  rows_of<FVLM_OP_EXPERTS>(table.checks);
   const std::string convolution = "short_convolution_float*,short_convolution_bfloat16",
                     delta_rule = "delta_rule_float*,delta_rule_bfloat16";
   append(table.checks, {
@@ -481,6 +482,7 @@ Table kernels_table() {
                             delta_rule_groups, delta_rule + ",delta_rule_states"},
                            {"supports_nonsense", "supports() refuses impossible queries", nonsense},
                        });
+  append(table.checks, expert_checks());
   append(table.checks, kernel_option_checks());
   append(table.checks, kernel_size_checks());
   std::string plain;

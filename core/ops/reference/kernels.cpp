@@ -20,11 +20,12 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
-    FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM |
-    FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
-    FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS | FVLM_WITH_STATES | FVLM_WITH_GATE;
+constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
+                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
+                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
+                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
+                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS | FVLM_WITH_STATES |
+                                   FVLM_WITH_GATE | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -34,6 +35,8 @@ struct OwnOption {
 constexpr OwnOption own_options[] = {
     {FVLM_WITH_FREQUENCIES, FVLM_OP_ROPE, 0},
     {FVLM_WITH_GATE, FVLM_OP_RMSNORM, ~uint32_t{FVLM_WITH_GATE | FVLM_PER_HEAD | FVLM_WITH_BACKWARD}},
+    {FVLM_SIGMOID_ROUTER, FVLM_OP_EXPERTS, 0},
+    {FVLM_NORMALIZED_ROUTER, FVLM_OP_EXPERTS, 0},
     {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
     {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
@@ -158,6 +161,14 @@ static sdk::Support supports_recurrence(const fvlm_kernels_query& query) {
   return sdk::accept(1, "ATen");
 }
 
+static sdk::Support supports_experts(const fvlm_kernels_query& query) {
+  if (query.options & ~uint32_t{FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER})
+    return sdk::refuse("options %#x not supported", query.options);
+  if (query.chosen < 1 || query.chosen > query.experts)
+    return sdk::refuse("%d of %d experts not supported", query.chosen, query.experts);
+  return sdk::accept(1, "ATen");
+}
+
 sdk::Support Kernels::supports(const Query& query) {
   if (query.op == FVLM_OP_ROPE &&
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
@@ -191,6 +202,8 @@ sdk::Support Kernels::supports(const Query& query) {
        int64_t{query.heads} * query.head_dim != query.width))
     return sdk::refuse("%d heads of %d in %lld columns not supported", query.heads, query.head_dim,
                        static_cast<long long>(query.width));
+  if (query.op == FVLM_OP_EXPERTS)
+    if (const sdk::Support support = supports_experts(query); support.score == 0) return support;
   const bool carries = query.op == FVLM_OP_SHORT_CONVOLUTION || query.op == FVLM_OP_DELTA_RULE;
   if (!carries && (query.options & FVLM_WITH_STATES)) return sdk::refuse("options %#x not supported", query.options);
   if (carries)

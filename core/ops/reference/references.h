@@ -59,6 +59,7 @@ struct Kernels : sdk::Kernels, OnDevice {
                                   const fvlm_convolution_backward& arguments);
   void delta_rule_forward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_forward& arguments);
   void delta_rule_backward(const fvlm_call& call, const Query& query, const fvlm_delta_rule_backward& arguments);
+  void experts_forward(const fvlm_call& call, const Query& query, const fvlm_experts_forward& arguments);
 };
 
 struct AdamW : sdk::Optimizer, OnDevice {

@@ -1,5 +1,5 @@
 /* fvlm/kernels.h: the small operations between attentions. Kind "fvlm.kernels/1". Each operation is optional: a plugin
- * fills in those it has and leaves the other pointers NULL; but a forward comes with its backward.
+ * fills in those it has and leaves the other pointers NULL; but a forward comes with its backward, if there is one.
  *
  * Rows are tokens. There may be none: outputs are then empty, and gradients of parameters are set to 0, or left
  * unchanged where they are accumulated.
@@ -35,14 +35,15 @@ enum {
   FVLM_OP_SCALED_ROWS = 8,
   FVLM_OP_FOLD_ROW_SCALE = FVLM_OP_SCALED_ROWS, /* the same by its plain name */
   FVLM_OP_SHORT_CONVOLUTION = 9,
-  FVLM_OP_DELTA_RULE = 10
+  FVLM_OP_DELTA_RULE = 10,
+  FVLM_OP_EXPERTS = 11
 };
 
 /* Bits of fvlm_kernels_query.options: which optional tensors the calls have. */
 enum {
   FVLM_WITH_BACKWARD = 1u << 0,
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
-  FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu, short_convolution */
+  FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu, short_convolution, experts */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
   FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: backward also gives the column sums of d_x,
                                    which are a d_bias */
@@ -77,7 +78,9 @@ enum {
   FVLM_WITH_STATES = 1u << 19, /* short_convolution, delta_rule, forward alone: segments continue others, whose states
                                   are read and replaced */
   FVLM_WITH_GATE = 1u << 20,   /* rmsnorm with FVLM_PER_HEAD: y is multiplied by silu(gate) */
-  FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
+  FVLM_SIGMOID_ROUTER = 1u << 21,    /* experts: scores are sigmoids in place of a softmax */
+  FVLM_NORMALIZED_ROUTER = 1u << 22, /* experts: the scores of a row's experts are divided by their sum */
+  FVLM_WITH_FREQUENCIES = 1u << 6    /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
 typedef struct fvlm_kernels_query {
@@ -100,6 +103,8 @@ typedef struct fvlm_kernels_query {
   int32_t taps;               /* short_convolution */
   int32_t key_heads, key_dim; /* delta_rule: of queries and of keys; `heads` and `head_dim` are those of values, and
                                  width = heads * head_dim */
+  int32_t experts, chosen;    /* experts: how many there are, and how many of them a row goes to */
+  float router_scale;         /* experts: a factor of their weights. `epsilon` is added to the sum of scores */
 } fvlm_kernels_query;
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
@@ -325,6 +330,23 @@ typedef struct fvlm_delta_rule_backward {
   fvlm_tensor *d_log_decay, *d_step_bias; /* NULL: not required */
 } fvlm_delta_rule_backward;
 
+/* A mixture of experts, forward alone. The scores of a row are the softmax of its logits, or with FVLM_SIGMOID_ROUTER
+ * their sigmoids, in float32 or wider. The row goes to the `chosen` experts with the largest scores, to which with
+ * FVLM_WITH_BIAS the bias is added for this choice alone; of equals the first ones are chosen. Their weights are the
+ * scores, with FVLM_NORMALIZED_ROUTER divided by the sum of the chosen ones and epsilon, times router_scale, and
+ *
+ *   y = the sum over the chosen experts of weight * down (silu(gate x) * up x)
+ *
+ * where gate_up of an expert has the rows of its gate, then those of up. Sums are of float32; silu(gate) * up may be
+ * rounded to the dtype. A plugin may refuse more than a few rows: the engine then computes in another way. */
+typedef struct fvlm_experts_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *logits;     /* [rows, width], [rows, experts] */
+  const fvlm_tensor* bias;           /* [experts]; NULL without FVLM_WITH_BIAS */
+  const fvlm_tensor *gate_up, *down; /* [experts, 2 inner, width], [experts, width, inner], contiguous */
+  fvlm_tensor* y;                    /* [rows, width] */
+} fvlm_experts_forward;
+
 typedef struct fvlm_kernels_v1 {
   fvlm_table base;
 
@@ -378,6 +400,8 @@ typedef struct fvlm_kernels_v1 {
                                     const fvlm_delta_rule_forward*);
   fvlm_status (*delta_rule_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
                                      const fvlm_delta_rule_backward*);
+  fvlm_status (*experts_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                 const fvlm_experts_forward*);
 } fvlm_kernels_v1;
 
 #ifdef __cplusplus

@@ -283,6 +283,8 @@ template <>
 inline constexpr std::size_t min_struct_size<fvlm_quantizer_pack> = offsetof(fvlm_quantizer_pack, importance);
 
 template <>
+inline constexpr std::size_t min_struct_size<fvlm_kernels_query> = offsetof(fvlm_kernels_query, experts);
+template <>
 inline constexpr std::size_t min_struct_size<fvlm_norm_forward> = offsetof(fvlm_norm_forward, gate);
 template <>
 inline constexpr std::size_t min_struct_size<fvlm_norm_backward> = offsetof(fvlm_norm_backward, gate);
@@ -312,6 +314,7 @@ struct Kernels {
   static constexpr NotOffered scaled_rows_forward{}, scaled_rows_backward{};
   static constexpr NotOffered short_convolution_forward{}, short_convolution_backward{};
   static constexpr NotOffered delta_rule_forward{}, delta_rule_backward{};
+  static constexpr NotOffered experts_forward{};
 
   template <class Class>
   static constexpr fvlm_kernels_v1 table() {
@@ -348,6 +351,7 @@ struct Kernels {
     offer<Class, &Class::short_convolution_backward>(table.short_convolution_backward);
     offer<Class, &Class::delta_rule_forward>(table.delta_rule_forward);
     offer<Class, &Class::delta_rule_backward>(table.delta_rule_backward);
+    offer<Class, &Class::experts_forward>(table.experts_forward);
     return table;
   }
 
@@ -362,7 +366,8 @@ struct Kernels {
            (op == FVLM_OP_LINEAR && offered<&Class::linear_forward>) ||
            (op == FVLM_OP_SCALED_ROWS && offered<&Class::scaled_rows_forward>) ||
            (op == FVLM_OP_SHORT_CONVOLUTION && offered<&Class::short_convolution_forward>) ||
-           (op == FVLM_OP_DELTA_RULE && offered<&Class::delta_rule_forward>);
+           (op == FVLM_OP_DELTA_RULE && offered<&Class::delta_rule_forward>) ||
+           (op == FVLM_OP_EXPERTS && offered<&Class::experts_forward>);
   }
 
   template <class Class>
