@@ -3,6 +3,7 @@
 #include "common/cuda_device.h"
 #include "common/cuda_operands.h"
 #include "common/norm_heads.h"
+#include "experts.h"
 #include "launches.h"
 
 #include <cmath>
@@ -78,6 +79,7 @@ class KernelsCuda : public Kernels {
 
   // Also checked by every call.
   static Support fits(const Query& query) {
+    if (query.op == FVLM_OP_EXPERTS) return fits_experts(query);
     if (!is_one_of<float, BFloat16, Half>(query.dtype))
       return refuse("dtype %s is not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
@@ -118,6 +120,12 @@ class KernelsCuda : public Kernels {
 
   void requirements(const Query& all, Requirements& requirements) const {
     require(fits(all));
+    if (all.op == FVLM_OP_EXPERTS) {
+      Workspace workspace;
+      (void)experts_of(workspace, all);
+      requirements.forward_workspace = workspace.used();
+      return;
+    }
     const Query query = norms_of(all);
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
@@ -271,7 +279,56 @@ class KernelsCuda : public Kernels {
     plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 
+  void experts_forward(const fvlm_call& call, const Query& query, const fvlm_experts_forward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    operands.require_wide(query.inner);
+    Workspace workspace(call);
+    plugins::Experts p = experts_of(workspace, query);
+    p.x = operands.rows(a.x, "x");
+    p.logits = operands.matrix(a.logits, query.experts, "logits");
+    if (query.options & FVLM_WITH_BIAS) p.bias = Operands::contiguous(a.bias, query.dtype, {query.experts}, "bias");
+    p.gate_up = operands.parameter(a.gate_up, {query.experts, 2 * query.inner, query.width}, "gate_up");
+    p.down = operands.parameter(a.down, {query.experts, query.width, query.inner}, "down");
+    p.y = operands.matrix(a.y, query.width, "y");
+    p.vectorized = operands.vectorized();
+    plugins::mix_experts(on(call), p);
+  }
+
  private:
+  static Support fits_experts(const Query& query) {
+    constexpr std::uint32_t known = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER;
+    constexpr int64_t most_features = 1 << 20;
+    if (!is_one_of<BFloat16, Half>(query.dtype))
+      return refuse("experts in %s are not supported: expected 16 bits", name_of(query.dtype));
+    if (query.options & ~known) return refuse("options %#x are not supported", query.options);
+    if (query.rows < 0 || query.width < 0 || query.inner < 1 || std::max(query.width, query.inner) > most_features)
+      return refuse("%lld rows of width %lld and %lld are not supported", static_cast<long long>(query.rows),
+                    static_cast<long long>(query.width), static_cast<long long>(query.inner));
+    if (query.experts < 1 || query.chosen < 1 || !experts::are_few(query.rows, query.experts, query.chosen))
+      return refuse("%lld rows to %d of %d experts each are not few", static_cast<long long>(query.rows), query.chosen,
+                    query.experts);
+    return accept(300, "chosen experts' weights are read once");
+  }
+
+  // What follows from the query, with memory between the kernels.
+  static plugins::Experts experts_of(Workspace& workspace, const Query& query) {
+    plugins::Experts p{};
+    p.dtype = query.dtype;
+    p.rows = static_cast<int>(query.rows), p.width = static_cast<int>(query.width);
+    p.inner = static_cast<int>(query.inner), p.experts = query.experts, p.chosen = query.chosen;
+    p.slots = static_cast<int>(experts::most_slots(query.rows, query.experts, query.chosen));
+    p.sigmoid = query.options & FVLM_SIGMOID_ROUTER, p.normalized = query.options & FVLM_NORMALIZED_ROUTER;
+    p.epsilon = query.epsilon, p.scale = query.router_scale;
+    const int64_t pairs = query.rows * query.chosen;
+    p.slot_experts = workspace.take<int>(p.slots).data();
+    p.slot_pairs = workspace.take<int>(int64_t{p.slots} * experts::slot_rows).data();
+    p.shares = workspace.take<float>(pairs).data();
+    p.hidden = workspace.take<BFloat16>(pairs * query.inner).data(); // or as many of float16
+    p.outputs = workspace.take<float>(pairs * query.width).data();
+    return p;
+  }
+
   struct Gradients {
     void *first, *second = nullptr, *third = nullptr;
   };
