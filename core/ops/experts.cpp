@@ -212,6 +212,25 @@ Value linear_by_expert(Tape& tape, Operations& ops, const Value& x, const Weight
   return y;
 }
 
+// Undefined where no plugin computes it.
+at::Tensor mixture_of_few_rows(Operations& ops, const at::Tensor& x, const at::Tensor& logits, const Routing& routing,
+                               const ExpertWeights& experts) {
+  const at::Tensor &gate_up = experts.gate_up.value(), &down = experts.down.value(), &bias = routing.bias.value();
+  const auto fits = [type = x.scalar_type()](const at::Tensor& weight) {
+    return weight.scalar_type() == type && weight.is_contiguous();
+  };
+  if (logits.scalar_type() != x.scalar_type() || !fits(gate_up) || !fits(down) || (bias.defined() && !fits(bias)))
+    return {};
+  const FewRowsExperts* const op =
+      ops.few_rows_experts({x.size(0), x.size(1), down.size(1), experts.count, routing.chosen},
+                           option_if(FVLM_WITH_BIAS, bias.defined()) | option_if(FVLM_SIGMOID_ROUTER, routing.sigmoid) |
+                               option_if(FVLM_NORMALIZED_ROUTER, routing.normalized),
+                           routing.epsilon, routing.scale);
+  if (!op) return {};
+  const auto by_expert = [&](const at::Tensor& rows) { return rows.unflatten(0, {experts.count, -1}); };
+  return op->forward({x, logits, bias, by_expert(gate_up), by_expert(down)});
+}
+
 // Whether GPUs here have the kernel for all experts, or would have it: in a dry run there may be none.
 bool have_grouped_products() {
   const char* portable = std::getenv("FVLM_PORTABLE_KERNELS"); // as plugins/common/cuda_device.h reads it
@@ -254,6 +273,14 @@ ExpertProducts expert_products(at::Device device, at::ScalarType type, int64_t e
   // A row of each matrix is a multiple of 16 bytes, and the kernel has a thread for each expert to prepare itself.
   const bool fits = width % 8 == 0 && inner % 8 == 0 && experts <= 1024;
   return type == at::kBFloat16 && fits && have_grouped_products() ? ExpertProducts::grouped : ExpertProducts::blocks;
+}
+
+Value mixture(Tape& tape, Operations& ops, const Value& x, const Value& logits, const Routing& routing,
+              const ExpertWeights& experts, ExpertProducts products) {
+  if (!tape.records())
+    if (const at::Tensor y = mixture_of_few_rows(ops, x.data, logits.data, routing, experts); y.defined())
+      return Value(y);
+  return mix_experts(tape, ops, x, route(tape, logits, routing), experts, products);
 }
 
 Value mix_experts(Tape& tape, Operations& ops, const Value& x, const Routed& routed, const ExpertWeights& experts,

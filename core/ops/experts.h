@@ -40,6 +40,11 @@ enum class ExpertProducts {
 // What computes them for rows and weights of this type and of these sizes.
 ExpertProducts expert_products(at::Device device, at::ScalarType type, int64_t experts, int64_t width, int64_t inner);
 
+// The mixture of the experts to which a router with these logits gives the rows. In a pass without a tape a plugin
+// computes all of it where it can, of few rows; else it is route() and mix_experts().
+Value mixture(Tape& tape, Operations& ops, const Value& x, const Value& logits, const Routing& routing,
+              const ExpertWeights& experts, ExpertProducts products);
+
 // sum_k weights[., k] down(silu(gate x) * up x) of each row's experts.
 Value mix_experts(Tape& tape, Operations& ops, const Value& x, const Routed& routed, const ExpertWeights& experts,
                   ExpertProducts products);

@@ -92,10 +92,11 @@ static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::st
 }
 
 Operations::KernelKey Operations::key_of(const fvlm_kernels_query& query) {
-  return {
-      query.op,       query.options,    query.rows,       query.width,     query.inner,      query.pairs,
-      query.heads,    query.head_dim,   query.rotary_dim, query.epsilon,   query.rope_theta, query.gradient_dtype.bits,
-      query.segments, query.max_seqlen, query.taps,       query.key_heads, query.key_dim};
+  return {query.op,         query.options,    query.rows,       query.width,
+          query.inner,      query.pairs,      query.heads,      query.head_dim,
+          query.rotary_dim, query.epsilon,    query.rope_theta, query.gradient_dtype.bits,
+          query.segments,   query.max_seqlen, query.taps,       query.key_heads,
+          query.key_dim,    query.experts,    query.chosen,     query.router_scale};
 }
 
 template <class Op>
@@ -103,7 +104,9 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
   auto& [op, refused] = kernels_[key_of(query)];
   make_op(op, refused, [&, &known = refused] {
     const auto own = options_.operations.find(operation_name(query.op));
-    const BackendPreference& preference = own == options_.operations.end() ? options_.kernels : own->second;
+    BackendPreference preference = own == options_.operations.end() ? options_.kernels : own->second;
+    // Plugins have them for some sizes alone, see few_rows_experts().
+    if (query.op == FVLM_OP_EXPERTS && !preference.names.empty()) preference.names.emplace_back("reference");
     const auto backend = backend_for<fvlm_kernels_v1>(preference, query, known);
     return std::make_shared<const Op>(backend, with_column_sums(backend, query));
   });
@@ -145,6 +148,7 @@ template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
 template const FoldRowScale& Operations::kernel<FoldRowScale>(fvlm_kernels_query);
 template const ShortConvolution& Operations::kernel<ShortConvolution>(fvlm_kernels_query);
 template const GatedDeltaRule& Operations::kernel<GatedDeltaRule>(fvlm_kernels_query);
+template const FewRowsExperts& Operations::kernel<FewRowsExperts>(fvlm_kernels_query);
 
 // Selects without rotary embedding and deferred queries, so that the fastest attention does not lose to one that has
 // them; then adds them where the selected plugin supports them.

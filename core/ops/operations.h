@@ -236,6 +236,13 @@ class Operations {
   at::Tensor gated_delta_rule(const at::Tensor& rows, const at::Tensor& gates, const DeltaRule& rule,
                               const CarriedSequences& sequences, const at::Tensor& states);
 
+  // A mixture of experts of few rows by a plugin, without a gradient; null: none has it for this many. `options`:
+  // FVLM_WITH_BIAS and those of the router.
+  struct ExpertSizes {
+    int64_t rows, width, inner, experts, chosen;
+  };
+  const FewRowsExperts* few_rows_experts(const ExpertSizes& sizes, uint32_t options, double epsilon, double scale);
+
   // The cross-entropy of softmax(hidden head^T), one loss a row. Targets are int64; rows with a negative one have
   // loss 0. softcap: bound of the logits, see fvlm/loss.h; 0: none.
   Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
@@ -267,7 +274,7 @@ class Operations {
 
  private:
   using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float,
-                               float, uint8_t, int64_t, int32_t, int32_t, int32_t, int32_t>;
+                               float, uint8_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, float>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>;
   using PagedAttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t, int64_t, float,

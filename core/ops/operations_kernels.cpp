@@ -214,6 +214,18 @@ Value Operations::geglu(Tape& tape, const Value& gate, const Value& up) {
   return y;
 }
 
+const FewRowsExperts* Operations::few_rows_experts(const ExpertSizes& sizes, uint32_t options, double epsilon,
+                                                   double scale) {
+  auto query = kernels_query(FVLM_OP_EXPERTS, options, sizes.rows, sizes.width);
+  query.inner = sizes.inner;
+  query.experts = static_cast<int32_t>(sizes.experts);
+  query.chosen = static_cast<int32_t>(sizes.chosen);
+  query.epsilon = static_cast<float>(epsilon);
+  query.router_scale = static_cast<float>(scale);
+  const FewRowsExperts& op = kernel<FewRowsExperts>(query);
+  return op.backend().instance().computes_with_aten() ? nullptr : &op;
+}
+
 Value Operations::gelu(Tape& tape, const Value& x, Gelu form) {
   const bool records = tape.records(x);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | form_option(form);

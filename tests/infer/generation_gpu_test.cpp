@@ -1,7 +1,11 @@
 // Captured, batched passes over pages in bf16 on a GPU beside one sequence at a time without a cache. Needs
 // FVLM_TEST_GPU.
 #include "device/runtime.h"
+#include "ops/experts.h"
 #include "rounded_generation.h"
+
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/equal.h>
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -114,6 +118,42 @@ TEST_P(GenerationOnGpu, CapturedConvolutionsReadPromptsAsEagerOnesDo) {
 
 TEST_P(GenerationOnGpu, CapturedDeltaRulesReadPromptsAsEagerOnesDo) {
   expect_captured_to_be_eager(recurrent_decoder_config(), GetParam());
+}
+
+// Of few rows by a plugin, whose results are the same in any company; of more as in training.
+TEST_P(GenerationOnGpu, ExpertsOfFewRowsAreThoseOfMany) {
+  const c10::InferenceMode without_autograd;
+  constexpr int64_t experts = 64, chosen = 4, width = 576, inner = 200;
+  const int64_t rows = GetParam();
+  Registry registry(bundled_plugins());
+  registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+  ops::Operations operations(registry, {.device = gpu_device, .dtype = at::kBFloat16});
+  const auto on_gpu = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(gpu_device); };
+  ops::Parameter gate_up, down;
+  gate_up.value = on_gpu(ops::random({experts * 2 * inner, width}, 1) * 0.1);
+  down.value = on_gpu(ops::random({experts * width, inner}, 2) * 0.2);
+  const ops::ExpertWeights weights{experts, ops::Weight(gate_up), ops::Weight(down)};
+  // No two logits of a row are alike, so that which experts are chosen is clear.
+  const at::Tensor order = at::argsort(ops::random({rows, experts}, 3), int64_t{1});
+  const Value x(on_gpu(ops::random({rows, width}, 4))), logits(on_gpu((order - experts / 2) * 0.25));
+  const ops::Routing routing{chosen, false, true, 0, 1.5, {}};
+  const bool are_few =
+      operations.few_rows_experts({rows, width, inner, experts, chosen}, FVLM_NORMALIZED_ROUTER, 0, 1.5) != nullptr;
+  EXPECT_EQ(are_few, rows <= 64);
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const auto products = ops::expert_products(gpu_device, at::kBFloat16, experts, width, inner);
+  const at::Tensor y = ops::mixture(none, operations, x, logits, routing, weights, products).data,
+                   again = ops::mixture(none, operations, x, logits, routing, weights, products).data,
+                   plain =
+                       ops::mix_experts(none, operations, x, ops::route(none, logits, routing), weights, products).data;
+  EXPECT_TRUE(at::equal(y, again));
+  const double largest = plain.abs().max().item<double>(), apart = (y - plain).abs().max().item<double>();
+  EXPECT_LT(apart, 0.02 * largest) << "of at most " << largest;
+  for (int64_t row = 0; are_few && row < rows; ++row) { // whichever other rows there are
+    const Value alone(x.data.narrow(0, row, 1)), own(logits.data.narrow(0, row, 1));
+    EXPECT_TRUE(at::equal(ops::mixture(none, operations, alone, own, routing, weights, products).data[0], y[row]))
+        << row;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnGpu, testing::Values(1, 7, 24, 70));

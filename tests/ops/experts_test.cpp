@@ -3,8 +3,11 @@
 #include "ops/dry_run.h"
 #include "ops/experts.h"
 
+#include <fvlm/fvlm.hpp>
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
@@ -128,6 +131,63 @@ TEST(Experts, TheKernelForAllIsAskedForTheSameProducts) {
   }
   for (size_t i = 0; i < results[0].size(); ++i)
     expect_close(results[1][i], results[0][i], 1e-5, fmt::format("result {}", i));
+}
+
+namespace {
+
+// A plugin for at most two rows, whose results are recognized.
+struct TwoRows : sdk::Kernels {
+  explicit TwoRows(const fvlm_instance_config&) {}
+  static sdk::Support supports(const Query& query) {
+    return query.rows <= 2 && query.dtype.bits == 64 ? sdk::accept(2, "two rows") : sdk::refuse("too many rows");
+  }
+  void experts_forward(const fvlm_call&, const Query& query, const fvlm_experts_forward& a) const {
+    sdk::View<double, 2> y(a.y);
+    for (int64_t row = 0; row < query.rows; ++row)
+      for (int64_t column = 0; column < query.width; ++column)
+        y(row, column) = query.experts + 0.1 * query.chosen + (query.options & FVLM_SIGMOID_ROUTER ? 1000 : 0) +
+                         1e-3 * query.router_scale + 1e-6 * query.epsilon;
+  }
+};
+const fvlm_plugin* two_rows_entry(const fvlm_host* host) {
+  return sdk::entry<TwoRows>(host, "two-rows", "1.0");
+}
+
+} // namespace
+
+TEST(Experts, APluginComputesFewRowsWithoutATape) {
+  Registry registry{RegistryOptions{}};
+  registry.add_static(builtin_manifest("two-rows", "1.0", "experts of two rows", {FVLM_KERNELS_KIND}, {"cpu"}),
+                      [] { return &two_rows_entry; });
+  registry.add_static(reference_manifest(), [] { return &reference_entry; });
+  Bench b; // for its parameters
+  const ExpertWeights weights{count, Weight(b.parameter("gate_up", {count * 2 * inner, width})),
+                              Weight(b.parameter("down", {count * width, inner}))};
+  const Tensor x = random({rows, width}, 1), logits = random({rows, count}, 2);
+  const Routing routing{2, true, true, 0.5, 3, {}};
+  OperationsOptions options;
+  options.dtype = options.gradient_dtype = at::kDouble;
+  const auto mixture_of = [&](const OperationsOptions& of, int64_t first, Tape::Mode mode) {
+    Operations ops(registry, of);
+    Tape tape(mode);
+    const Value in(x.narrow(0, 0, first)), scores(logits.narrow(0, 0, first));
+    return mixture(tape, ops, in, scores, routing, weights, ExpertProducts::loop).data;
+  };
+  const auto plain_of = [&](int64_t first) {
+    Operations ops(registry, options);
+    Tape none(Tape::Mode::forward_only);
+    const Routed routed = route(none, Value(logits.narrow(0, 0, first)), routing);
+    return mix_experts(none, ops, Value(x.narrow(0, 0, first)), routed, weights, ExpertProducts::loop).data;
+  };
+  const double known = count + 0.2 + 1000 + 3e-3 + 0.5e-6;
+  expect_close(mixture_of(options, 2, Tape::Mode::forward_only), at::full({2, width}, known, at::kDouble), 1e-9,
+               "two rows");
+  expect_close(mixture_of(options, 3, Tape::Mode::forward_only), plain_of(3), 1e-15, "more rows than it takes");
+  expect_close(mixture_of(options, 2, Tape::Mode::record), plain_of(2), 1e-15, "with a tape");
+  options.operations["experts"] = BackendPreference::of({"reference"});
+  expect_close(mixture_of(options, 2, Tape::Mode::forward_only), plain_of(2), 1e-15, "another preference");
+  options.operations["experts"] = BackendPreference::of({"two-rows"});
+  expect_close(mixture_of(options, 3, Tape::Mode::forward_only), plain_of(3), 1e-15, "a preference that refuses");
 }
 
 TEST(Experts, ADryRunKnowsTheShapes) {

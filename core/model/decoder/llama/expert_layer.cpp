@@ -32,8 +32,7 @@ ExpertLayer::ExpertLayer(const DecoderConfig& config, Parameters& parameters, co
 }
 
 Value ExpertLayer::forward(Tape& tape, Operations& ops, const Value& x) const {
-  const ops::Routed routed = ops::route(tape, ops.linear(tape, x, router_), routing_);
-  const Value chosen = ops::mix_experts(tape, ops, x, routed, experts_, products_);
+  const Value chosen = ops::mixture(tape, ops, x, ops.linear(tape, x, router_), routing_, experts_, products_);
   if (!shared_up_.weight.defined()) return chosen;
   Value shared = ops.swiglu_mlp(tape, x, shared_up_, shared_down_, {});
   shared = ops::gated_by_sigmoid(tape, shared, ops.linear(tape, x, shared_gate_));
