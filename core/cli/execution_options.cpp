@@ -12,7 +12,8 @@ Options& with_options(Options& options, const std::string& of_dtype, const std::
       .value("dtype", "fp32|bf16|fp64", of_dtype)
       .value("device", "cpu|cuda", of_device)
       .value("kernels", "NAMES",
-             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them");
+             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them;\n"
+             "'linear=reference' is for one operation alone");
 }
 
 model::Execution started(const ParsedOptions& parsed, const std::string& device, const std::string& dtype) {

@@ -1,8 +1,11 @@
 #include "model/execution.h"
 
 #include "base/error.h"
+#include "plugin/kinds.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace fvlm::model {
 namespace {
@@ -29,7 +32,20 @@ ops::OperationsOptions Execution::operations() const {
   options.device = device_named(device);
   options.dtype = dtype_named(dtype);
   options.gradient_dtype = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
-  options.attention = options.loss = options.kernels = options.quantizer = BackendPreference::of(kernels);
+  std::vector<std::string> of_all;
+  for (const std::string& word : kernels) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      of_all.push_back(word);
+      continue;
+    }
+    const std::string operation = word.substr(0, equals);
+    if (std::ranges::find(kernel_operations(), operation, &TableOperation::name) == kernel_operations().end())
+      throw Error(ErrorKind::usage, "--kernels: there is no operation '{}'", operation)
+          .advise("expected PLUGIN, or OPERATION=PLUGIN for one operation alone, such as linear=reference");
+    options.operations[operation] = BackendPreference::of({word.substr(equals + 1)});
+  }
+  options.attention = options.loss = options.kernels = options.quantizer = BackendPreference::of(of_all);
   return options;
 }
 

@@ -12,11 +12,12 @@ at::Device device_named(const std::string& name); // "cuda" is the first; whatev
 
 struct Execution {
   std::string dtype = "fp32", device = "cpu"; // fp32, bf16 or fp64; cpu or cuda
-  std::vector<std::string> kernels;           // plugins, in order of preference; empty: auto
+  // Plugins, in order of preference, or OPERATION=PLUGIN for one operation of the kind kernels; empty: auto.
+  std::vector<std::string> kernels;
 
   std::string text() const; // "in bf16 on the GPU"
 
-  // Throws Error(usage) for a dtype that is not known.
+  // Throws Error(usage) for a dtype or an operation that is not known.
   ops::OperationsOptions operations() const;
   ArenaOptions arena(bool trains) const;
   // Of a model that answers: on a CPU in fp32, a linear's weight that is stored in bf16 stays so, since reading it is

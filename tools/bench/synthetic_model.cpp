@@ -154,10 +154,35 @@ std::vector<Shape> cell_shapes() {
            256}};
 }
 
+constexpr const char* dinov2_small =
+    R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+        "image_size": 518, "patch_size": 14})";
+
+// Decoders of which generation is measured, with mixtures of experts.
+std::vector<Shape> expert_shapes() {
+  static constexpr const char* connector = R"({"kind": "fvlm", "query_dim": 64, "visual_scale": 0.14})";
+  return {{"tiny-experts",
+           "a decoder of 2 layers of 128, with 8 experts, of which 2 answer",
+           dinov2_small,
+           R"({"model_type": "qwen3_moe", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 256, "moe_intermediate_size": 64,
+           "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true, "vocab_size": 512})",
+           connector,
+           224,
+           {}},
+          {"experts",
+           "6 of the 48 layers of Qwen3-30B-A3B, with 128 experts, of which 8 answer; takes 8 GB of disk",
+           dinov2_small,
+           R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 32,
+           "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+           "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "vocab_size": 32768,
+           "tie_word_embeddings": false, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960})",
+           connector,
+           224,
+           {}}};
+}
+
 std::vector<Shape> picture_shapes() {
-  static constexpr const char* dinov2_small =
-      R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
-          "image_size": 518, "patch_size": 14})";
   // One batch with sizes as in training, where padding costs the peer time, and one of equal sizes, where it costs
   // nothing.
   static const std::vector<BatchShape> batches = {
@@ -239,7 +264,7 @@ std::vector<Shape> picture_shapes() {
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = [] {
     std::vector<Shape> all_kinds = picture_shapes();
-    for (auto* more : {cell_shapes, question_shapes})
+    for (auto* more : {cell_shapes, question_shapes, expert_shapes})
       for (Shape& shape : more()) all_kinds.push_back(std::move(shape));
     return all_kinds;
   }();

@@ -89,7 +89,7 @@ int bench_generate(Arguments arguments) {
       "last token, and the same one after another.",
       "bench generate --shapes 135m --batches 1,32 --peer eager");
   with_peer_option(with_plugin_options(options), generation_peer)
-      .value("shapes", "NAMES", "tiny, 135m (default), 360m, 1.7b and other shapes of `bench cpu-step`")
+      .value("shapes", "NAMES", "tiny, 135m (default), 360m, 1.7b, experts and other shapes of `bench cpu-step`")
       .value("batches", "LIST", "prompts that are answered at once; default 1,8,32")
       .value("prompt", "N", "tokens of each prompt; default 72, with --videos 16")
       .value("answer", "N", "tokens of each answer; default 128, with --videos 32")
@@ -101,7 +101,7 @@ int bench_generate(Arguments arguments) {
       .value("repeat", "N", "measured runs, after two to warm up; default 3")
       .value("device", "cpu|cuda", "cpu or cuda; default: cuda where there is one")
       .value("dtype", "fp32|bf16", "fp32 or bf16; default: bf16 on a GPU, else fp32")
-      .value("kernels", "NAMES", "plugins to use, in order of preference")
+      .value("kernels", "NAMES", "plugins to use, in order of preference; OPERATION=NAME for one operation alone")
       .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
