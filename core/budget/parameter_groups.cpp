@@ -37,6 +37,14 @@ bool trains(const plan::Stage& stage, const std::string& group) {
   return std::ranges::find(stage.freeze, group) == stage.freeze.end();
 }
 
+bool is_of_others(const plan::Optimizer& optimizer, const std::string& group, const std::string& name,
+                  std::span<const int64_t> shape) {
+  const auto* muon = std::get_if<plan::Muon>(&optimizer);
+  if (!muon) return false;
+  const bool in_layer = name.find(".layer.") != std::string::npos || name.find(".layers.") != std::string::npos;
+  return !(muon->updates(group) && in_layer && shape.size() == 2);
+}
+
 bool is_skipped(const std::string& pattern, const std::string& name) {
   const std::string module = name.substr(0, name.rfind('.'));
   return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@ std::string directory_name(const std::string& parameter);
 std::string group_of(const plan::Model& model, const std::string& name);
 
 bool trains(const plan::Stage& stage, const std::string& group);
+
+// Whether fvlm.muon leaves a parameter of a group, by its name in the model directory, to AdamW (`others`): what is no
+// matrix inside a layer, and all of the groups that it does not update. Never with another optimizer.
+bool is_of_others(const plan::Optimizer& optimizer, const std::string& group, const std::string& name,
+                  std::span<const int64_t> shape);
 
 // Throws Error(recipe): nothing is in this group of the recipe's.
 [[noreturn]] void refuse_empty_group(const std::string& group);

@@ -21,16 +21,58 @@
 namespace fvlm::train {
 namespace {
 
-bool is_matrix_of_a_layer(const ops::Parameter& parameter) {
-  const bool of_layer =
-      parameter.name.find(".layer.") != std::string::npos || parameter.name.find(".layers.") != std::string::npos;
-  return of_layer && parameter.value.dim() == 2;
+bool is_of_others(const plan::Optimizer& optimizer, const Group& group, const ops::Parameter& parameter) {
+  return budget::is_of_others(optimizer, group.name, directory_name(parameter.name), parameter.value.sizes());
 }
 
-std::string algorithm_of(const plan::Optimizer& optimizer) {
+std::vector<const Group*> trained_of(const std::vector<Group>& groups) {
+  std::vector<const Group*> trained;
+  for (const Group& group : groups)
+    if (group.trained && !group.parameters.empty()) trained.push_back(&group);
+  return trained;
+}
+
+// What the stage's algorithm updates, or else what is left to `others`.
+std::vector<fvlm_optimizer_segment> segments_of(const std::vector<Group>& groups, const plan::Optimizer& optimizer,
+                                                bool others) {
+  std::vector<fvlm_optimizer_segment> segments;
+  const auto all = trained_of(groups);
+  for (size_t group = 0; group < all.size(); ++group)
+    for (const ops::Parameter* parameter : all[group]->parameters) {
+      if (is_of_others(optimizer, *all[group], *parameter) != others) continue;
+      const int64_t rows = parameter->value.dim() >= 2 ? parameter->value.size(0) : 1;
+      segments.push_back(
+          {parameter->value.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
+    }
+  std::ranges::sort(segments, [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return segments;
+}
+
+std::string algorithm_of(const plan::Optimizer& optimizer, bool others) {
+  if (others) return "adamw";
   if (std::holds_alternative<plan::AdamW>(optimizer)) return "adamw";
   if (std::holds_alternative<plan::Muon>(optimizer)) return "muon";
   return std::get<plan::PluginOptimizer>(optimizer).algorithm;
+}
+
+fvlm_optimizer_query query_of(const plan::Stage& stage, at::Device device, at::ScalarType parameters,
+                              at::ScalarType gradients, const std::vector<fvlm_optimizer_segment>& segments) {
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = ops::abi_device(device);
+  query.gradient_dtype = ops::abi_dtype(gradients);
+  query.parameter_dtype = ops::abi_dtype(parameters);
+  query.state_dtype =
+      ops::abi_dtype(plan::common(stage.optimizer).moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+  query.segment_count = static_cast<int64_t>(segments.size());
+  query.segments = segments.data();
+  return query;
+}
+
+Choice<fvlm_optimizer_v1> chosen(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                                 const fvlm_optimizer_query& query, bool others) {
+  return select<fvlm_optimizer_v1>(registry, BackendPreference::of(plan.kernels["optimizer"]), query,
+                                   algorithm_of(stage.optimizer, others));
 }
 
 // What the recipe says besides the rate and the decay, by the algorithm's own names.
@@ -83,18 +125,15 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   const auto& common = plan::common(stage.optimizer);
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
   for (const Group* group : trained()) {
-    const bool has_own = !muon || (muon->updates(group->name) &&
-                                   std::ranges::any_of(group->parameters, [](const ops::Parameter* parameter) {
-                                     return is_matrix_of_a_layer(*parameter);
-                                   }));
+    const bool has_own = std::ranges::any_of(group->parameters, [&](const ops::Parameter* parameter) {
+      return !is_of_others(stage.optimizer, *group, *parameter);
+    });
     base_rates_.push_back(
         {has_own ? of_group(common.lr, group->name) : 0, muon ? of_group(muon->others.lr, group->name) : 0});
     all_others_.push_back(!has_own);
   }
-  add_part(plan, stage, registry, algorithm_of(stage.optimizer), false);
-  if (!muon) return;
-  muon_ = *muon;
-  add_part(plan, stage, registry, "adamw", true);
+  if (muon) muon_ = *muon;
+  for (const bool others : {false, true}) add_part(plan, stage, registry, others);
 }
 
 void Optimization::share_gradients(const Sharing& sharing) {
@@ -132,55 +171,29 @@ void Optimization::share_gradients(const Sharing& sharing) {
   reduction_ = std::make_unique<GradientReduction>(parameters_, std::move(calls));
 }
 
-void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device) {
+void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                       const model::Parameters& parameters, const std::vector<Group>& groups, at::Device device) {
   const at::ScalarType type = type_of(plan.precision);
-  const fvlm_optimizer_segment one{0, 1, 1, 0};
-  fvlm_optimizer_query query{};
-  query.struct_size = sizeof query;
-  query.device = ops::abi_device(device);
-  query.gradient_dtype = ops::abi_dtype(plan.gradients == plan::Gradients::bf16 ? type : at::kFloat);
-  query.parameter_dtype = ops::abi_dtype(type);
-  query.state_dtype =
-      ops::abi_dtype(plan::common(stage.optimizer).moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
-  query.elements = query.segment_count = query.group_count = 1;
-  query.segments = &one;
-  const auto require = [&](const std::string& algorithm) {
-    select<fvlm_optimizer_v1>(registry, BackendPreference::of(plan.kernels["optimizer"]), query, algorithm);
-  };
-  require(algorithm_of(stage.optimizer));
-  if (std::holds_alternative<plan::Muon>(stage.optimizer)) require("adamw");
+  for (const bool others : {false, true}) {
+    const auto segments = segments_of(groups, stage.optimizer, others);
+    if (segments.empty()) continue;
+    auto query = query_of(stage, device, type, plan.gradients == plan::Gradients::bf16 ? type : at::kFloat, segments);
+    query.elements = parameters.trained().numel();
+    query.group_count = static_cast<int64_t>(trained_of(groups).size());
+    chosen(plan, stage, registry, query, others);
+  }
 }
 
 std::vector<const Group*> Optimization::trained() const {
-  std::vector<const Group*> trained;
-  for (const Group& group : groups_)
-    if (group.trained && !group.parameters.empty()) trained.push_back(&group);
-  return trained;
-}
-
-std::vector<fvlm_optimizer_segment> Optimization::segments(const Takes& takes) const {
-  std::vector<fvlm_optimizer_segment> segments;
-  const auto all = trained();
-  for (size_t group = 0; group < all.size(); ++group)
-    for (const ops::Parameter* parameter : all[group]->parameters) {
-      if (!takes(*all[group], *parameter)) continue;
-      const int64_t rows = parameter->value.dim() >= 2 ? parameter->value.size(0) : 1;
-      segments.push_back(
-          {parameter->value.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
-    }
-  std::ranges::sort(segments, [](const auto& a, const auto& b) { return a.offset < b.offset; });
-  return segments;
+  return trained_of(groups_);
 }
 
 // Parts that one rank has to update as a whole: matrices, but for AdamW, which updates each element by itself.
 std::vector<dist::Slice> Optimization::whole_parts(const plan::Stage& stage) const {
   if (std::holds_alternative<plan::AdamW>(stage.optimizer)) return {};
-  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
-  const auto is_whole = [&](const Group& group, const ops::Parameter& parameter) {
-    return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter));
-  };
   std::vector<dist::Slice> whole;
-  for (const auto& segment : segments(is_whole)) whole.push_back({segment.offset, segment.rows * segment.cols});
+  for (const auto& segment : segments_of(groups_, stage.optimizer, false))
+    whole.push_back({segment.offset, segment.rows * segment.cols});
   return whole;
 }
 
@@ -202,34 +215,23 @@ std::vector<fvlm_optimizer_segment> Optimization::own_segments(const std::vector
   return inside;
 }
 
-void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
-                            const std::string& algorithm, bool others) {
-  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
-  const auto chosen = own_segments(segments([&](const Group& group, const ops::Parameter& parameter) {
-    return !muon || (muon->updates(group.name) && is_matrix_of_a_layer(parameter)) != others;
-  }));
-  if (chosen.empty()) return;
+void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, bool others) {
+  const auto segments = own_segments(segments_of(groups_, stage.optimizer, others));
+  if (segments.empty()) return;
   const auto& common = plan::common(stage.optimizer);
   const at::Device device = parameters_.trained().device();
-  fvlm_optimizer_query query{};
-  query.struct_size = sizeof query;
-  query.device = ops::abi_device(device);
-  query.gradient_dtype = ops::abi_dtype(parameters_.gradients().scalar_type());
-  query.parameter_dtype = ops::abi_dtype(parameters_.trained().scalar_type());
-  query.state_dtype = ops::abi_dtype(common.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+  auto query =
+      query_of(stage, device, parameters_.trained().scalar_type(), parameters_.gradients().scalar_type(), segments);
   query.elements = arenas_.own().length;
-  query.segment_count = static_cast<int64_t>(chosen.size());
   query.group_count = static_cast<int64_t>(trained().size());
-  query.segments = chosen.data();
-  const auto choice =
-      select<fvlm_optimizer_v1>(registry, BackendPreference::of(plan.kernels["optimizer"]), query, algorithm);
+  const auto choice = chosen(plan, stage, registry, query, others);
   choices_.push_back(choice.report);
 
   Part& part = parts_.emplace_back();
-  part.algorithm = algorithm;
+  part.algorithm = algorithm_of(stage.optimizer, others);
   part.place = fmt::format("stages.{}.optimizer{}", stage.name, others ? ".others" : "");
   part.others = others;
-  part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, chosen);
+  part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, segments);
   part.states = part.optimizer->make_states();
   part.hyperparameters = part.optimizer->default_hyperparameters();
   const auto all = trained();

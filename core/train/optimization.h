@@ -10,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -79,10 +78,7 @@ class Optimization {
     at::Tensor hyperparameters, of_device; // on the host, and where the plugin reads them
     bool others = false;
   };
-  void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
-                bool others);
-  using Takes = std::function<bool(const Group&, const ops::Parameter&)>;
-  std::vector<fvlm_optimizer_segment> segments(const Takes& takes) const;
+  void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, bool others);
   std::vector<fvlm_optimizer_segment> own_segments(const std::vector<fvlm_optimizer_segment>& all) const;
   std::vector<dist::Slice> whole_parts(const plan::Stage& stage) const;
   void share_gradients(const Sharing& sharing);
@@ -109,7 +105,9 @@ class Optimization {
   std::vector<SelectionReport> choices_;
 };
 
-// Throws Error(plugin) where no plugin has a stage's algorithms for the types and the device of the run.
-void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device);
+// Throws Error(plugin) where no plugin has a stage's algorithms for what it trains, in the types and on the device of
+// the run. Of the parameters only names and shapes are read.
+void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                       const model::Parameters& parameters, const std::vector<Group>& groups, at::Device device);
 
 } // namespace fvlm::train

@@ -463,8 +463,8 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
       if (const std::string* teacher = term->teacher())
         check_teacher(resolved.plan, stage, *term,
                       model::config_of(ModelDirectory::open(resolve_model(*teacher)).description()), model.config());
-    groups_of(resolved.plan.model, stage, model.parameters());
-    require_optimizer(resolved.plan, stage, registry, request.device);
+    require_optimizer(resolved.plan, stage, registry, model.parameters(),
+                      groups_of(resolved.plan.model, stage, model.parameters()), request.device);
     if (stage.quantization_aware)
       const QuantizedWeights chosen(resolved.plan, registry, model.parameters(), request.device);
   }

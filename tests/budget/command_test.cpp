@@ -163,6 +163,18 @@ TEST_F(DryRun, PrintsALineOrADocument) {
   EXPECT_EQ(dry, nlohmann::json::parse(run("check --json " + recipe).out));
 }
 
+TEST_F(DryRun, PassesStagesThatMuonTrains) {
+  const std::string data = (scratch_.path() / "stills").string();
+  ASSERT_EQ(std::system(fmt::format("'{}' --out '{}' --samples documents=200,heldout/documents=8,text=40,stills/"
+                                    "captions=40,stills/questions=40,heldout/stills=8 >/dev/null 2>&1",
+                                    FVLM_MAKE_SHAPES, data)
+                            .c_str()),
+            0);
+  const Ran ran = run("train --dry-run --bundled-only --device cpu tiny/ghostvis.lua --arg data=" + data);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("nothing was trained"));
+}
+
 class CheckFiles : public PlanTables {
  protected:
   CheckFiles() {

@@ -77,6 +77,23 @@ TEST_F(RunRefusals, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
   }
 }
 
+TEST_F(RunRefusals, ARehearsalAsksOptimizersForWhatTheStageTrains) {
+  EXPECT_NO_THROW(
+      rehearse(resolved({R"(stages.align.optimizer={"kind":"muon","lr":0.02,"others":{"lr":0.001}})"}), {}, registry_));
+  const std::vector<std::string> vectors = {
+      R"(stages.align.optimizer={"kind":"optimizer","algorithm":"muon","lr":0.02})"};
+  for (const bool rehearsed : {true, false}) try {
+      if (rehearsed)
+        rehearse(resolved(vectors), {}, registry_);
+      else
+        run("a", vectors, {.stage = "align"});
+      ADD_FAILURE() << "muon alone was given vectors, too";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::plugin);
+      EXPECT_NE(error.text().find("muon"), std::string::npos) << error.text();
+    }
+}
+
 TEST_F(RunRefusals, AFolderOfDataBecomesNoRun) {
   fs::create_directories(folder("shards"));
   write_file_atomic(folder("shards") / "a.tar", std::string(1024, '\0'));
