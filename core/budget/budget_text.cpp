@@ -51,7 +51,9 @@ std::string groups_text(const std::vector<StageGroups>& stages) {
   for (const StageGroups& stage : stages)
     for (const GroupLine& group : stage.groups)
       table.row({stage.stage, group.name, grouped(group.tensors), grouped(group.parameters),
-                 group.trained ? "trained" : "frozen", number(group.lr), number(group.weight_decay)});
+                 group.trained ? "trained" : "frozen",
+                 number(group.lr) + (group.others_lr ? fmt::format(", others {:g}", *group.others_lr) : ""),
+                 number(group.weight_decay)});
   return table.text();
 }
 
@@ -116,6 +118,7 @@ nlohmann::ordered_json groups_json(const std::vector<GroupLine>& groups) {
     line = {
         {"name", group.name}, {"tensors", group.tensors}, {"parameters", group.parameters}, {"trained", group.trained}};
     if (group.lr) line["lr"] = *group.lr;
+    if (group.others_lr) line["others_lr"] = *group.others_lr;
     if (group.weight_decay) line["weight_decay"] = *group.weight_decay;
   }
   return document;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fnmatch.h>
+#include <utility>
 
 namespace fvlm::budget {
 
@@ -45,6 +46,13 @@ bool is_of_others(const plan::Optimizer& optimizer, const std::string& group, co
   return !(muon->updates(group) && in_layer && shape.size() == 2);
 }
 
+double base_rate(const plan::Optimizer& optimizer, const std::string& group, bool of_others) {
+  const auto rate =
+      number_of(of_others ? std::get<plan::Muon>(optimizer).others.lr : plan::common(optimizer).lr, group);
+  if (!rate) throw Error(ErrorKind::recipe, "the optimizer has no learning rate for the group '{}'", group);
+  return *rate;
+}
+
 bool is_skipped(const std::string& pattern, const std::string& name) {
   const std::string module = name.substr(0, name.rfind('.'));
   return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
@@ -68,30 +76,37 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
     GroupLine& line = lines.emplace_back();
     line.name = name;
     line.trained = trains(stage, name);
-    if (!line.trained) continue;
-    line.lr = number_of(plan::common(stage.optimizer).lr, name);
-    line.weight_decay = number_of(plan::common(stage.optimizer).weight_decay, name);
+    if (line.trained) line.weight_decay = number_of(plan::common(stage.optimizer).weight_decay, name);
   }
   const auto add = [&](GroupLine& line, const TensorSpec& spec) {
     ++line.tensors;
     line.parameters += elements_of(spec.shape);
   };
-  const auto line_of = [&](const std::string& name) -> GroupLine& {
-    const std::string group = group_of(model, name);
-    return *std::ranges::find(lines, group, &GroupLine::name);
+  const auto add_to_group = [&](const std::string& name, const TensorSpec& spec) {
+    GroupLine& line = *std::ranges::find(lines, group_of(model, name), &GroupLine::name);
+    add(line, spec);
+    if (!line.trained) return;
+    const bool others = is_of_others(stage.optimizer, line.name, name, spec.shape);
+    (others ? line.others_lr : line.lr) = base_rate(stage.optimizer, line.name, others);
   };
   std::vector<GroupLine> bases; // frozen weights below adapters
   for (const ModelPart& part : described.parts) {
     const WeightLayout layout = described.layout(part);
     GroupLine base{.name = part.name + " (base)"};
-    for (const TensorSpec& spec : layout.tensors)
-      if (spec.parameter && !spec.is_fixed && !(part.adapter && part.adapter->saves(spec.name)))
-        add(part.adapter ? base : line_of(part.name + "." + spec.name), spec);
+    for (const TensorSpec& spec : layout.tensors) {
+      if (!spec.parameter || spec.is_fixed || (part.adapter && part.adapter->saves(spec.name))) continue;
+      if (part.adapter)
+        add(base, spec);
+      else
+        add_to_group(part.name + "." + spec.name, spec);
+    }
     if (!part.adapter) continue;
     bases.push_back(base);
     for (const TensorSpec& spec : adapter_layout(*part.adapter, layout).tensors)
-      add(line_of(part.name + "." + spec.name), spec);
+      add_to_group(part.name + "." + spec.name, spec);
   }
+  for (GroupLine& line : lines)
+    if (!line.lr) line.lr = std::exchange(line.others_lr, {});
   lines.insert(lines.end(), bases.begin(), bases.end());
   for (const GroupLine& line : lines)
     if (line.tensors == 0 && model.groups.contains(line.name)) refuse_empty_group(line.name);

@@ -28,6 +28,10 @@ bool trains(const plan::Stage& stage, const std::string& group);
 bool is_of_others(const plan::Optimizer& optimizer, const std::string& group, const std::string& name,
                   std::span<const int64_t> shape);
 
+// Base learning rate of a group's parameters: of those that the stage's optimizer updates itself, or of those that it
+// leaves to `others`. Throws Error(recipe) where it has none.
+double base_rate(const plan::Optimizer& optimizer, const std::string& group, bool of_others);
+
 // Throws Error(recipe): nothing is in this group of the recipe's.
 [[noreturn]] void refuse_empty_group(const std::string& group);
 
@@ -38,12 +42,13 @@ bool is_skipped(const std::string& pattern, const std::string& name);
 // multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape);
 
-// A group as a stage has it.
+// A group as a stage has it. Of what Muon leaves to AdamW `lr` is the rate where that is the whole group, and
+// `others_lr` where it is a part.
 struct GroupLine {
   std::string name;
   int64_t tensors = 0, parameters = 0;
   bool trained = false;
-  std::optional<double> lr, weight_decay; // of one that is trained
+  std::optional<double> lr, others_lr, weight_decay; // of one that is trained
 };
 
 // Every group of the model that holds something, in the Plan's order. Throws as group_of(), and for a group whose

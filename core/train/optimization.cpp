@@ -96,11 +96,6 @@ void send(const at::Tensor& numbers, const at::Tensor& there) {
     there.copy_(numbers);
 }
 
-double of_group(const plan::ByGroup& numbers, const std::string& group) {
-  if (const auto number = budget::number_of(numbers, group)) return *number;
-  throw Error(ErrorKind::recipe, "the optimizer has no number for the group '{}'", group);
-}
-
 } // namespace
 
 Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
@@ -122,17 +117,17 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   scale_ = at::zeros({1}, on(at::kFloat));
   skip_ = at::zeros({1}, on(at::kInt));
 
-  const auto& common = plan::common(stage.optimizer);
-  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
   for (const Group* group : trained()) {
-    const bool has_own = std::ranges::any_of(group->parameters, [&](const ops::Parameter* parameter) {
-      return !is_of_others(stage.optimizer, *group, *parameter);
-    });
-    base_rates_.push_back(
-        {has_own ? of_group(common.lr, group->name) : 0, muon ? of_group(muon->others.lr, group->name) : 0});
-    all_others_.push_back(!has_own);
+    Rates& rates = base_rates_.emplace_back();
+    bool all_others = true;
+    for (const ops::Parameter* parameter : group->parameters) {
+      const bool others = is_of_others(stage.optimizer, *group, *parameter);
+      (others ? rates.others : rates.lr) = budget::base_rate(stage.optimizer, group->name, others);
+      all_others = all_others && others;
+    }
+    all_others_.push_back(all_others);
   }
-  if (muon) muon_ = *muon;
+  if (const auto* muon = std::get_if<plan::Muon>(&stage.optimizer)) muon_ = *muon;
   for (const bool others : {false, true}) add_part(plan, stage, registry, others);
 }
 

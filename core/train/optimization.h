@@ -25,7 +25,8 @@ class Optimization {
   Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, model::Parameters& parameters,
                std::vector<Group> groups, const Sharing& sharing = {});
 
-  // Of each group that is trained, in order; of what Muon leaves to AdamW, the second.
+  // Of each group that is trained, in order; of what Muon leaves to AdamW, the second. 0 where the group has none of
+  // it.
   struct Rates {
     double lr = 0, others = 0;
   };

@@ -69,6 +69,22 @@ TEST_F(PlanTables, AloneAreOneDocument) {
   EXPECT_EQ(stages[0]["memory"]["sum"], sum);
 }
 
+TEST_F(PlanTables, ShowWhatMuonLeavesToAdamWAtItsOwnRates) {
+  const std::string muon = "--set 'stages.align.optimizer={\"kind\":\"muon\",\"lr\":0.02,\"groups\":[\"decoder\"],"
+                           "\"others\":{\"lr\":{\"connector\":0.003,\"default\":0.0005}}}' ";
+  const Ran ran = run("plan --budget --json " + muon + quickstart());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  for (const json& group : json::parse(ran.out)[0]["groups"]) {
+    const bool decodes = group["name"] == "decoder";
+    EXPECT_EQ(group.value("lr", 0.0), decodes ? 0.02 : group["name"] == "connector" ? 0.003 : 0.0005) << group;
+    EXPECT_EQ(group.contains("others_lr"), decodes) << group;
+    if (decodes) EXPECT_EQ(group["others_lr"], 0.0005) << "its norms and its embedding";
+  }
+  const Ran text = run("plan " + muon + quickstart());
+  EXPECT_THAT(text.out, ContainsRegex("align +connector +9 +16,704 +trained +0.003 +0.01\n"));
+  EXPECT_THAT(text.out, ContainsRegex("align +decoder +[0-9]+ +[0-9,]+ +trained +0.02, others 0.0005 +0.01\n"));
+}
+
 // Each by itself takes about 30 ms of processor time.
 TEST_F(PlanTables, MeasureEqualStagesOnce) {
   write_file_atomic(scratch_.path() / "r.lua", fmt::format(R"(local fvlm = require "fvlm"

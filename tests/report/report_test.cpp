@@ -90,10 +90,11 @@ TEST(Report, OfAWholeRunMatchesItsFiles) {
   EXPECT_EQ(made.bytes, page.size());
   EXPECT_LT(page.size(), 400000u) << "the quickstart's report";
   EXPECT_THAT(made.notes, ElementsAre());
-  for (const char* words : {"quickstart", "3 of 3", "121,600", "the run is complete", "95.8\u202f%",
-                            "2,000 held-out samples", "first colour", "240,192", "52.7\u202f% trained", "out of memory",
-                            "the loss 3.", "recipes/quickstart.lua:25", "Which colour does the circle have at the end?",
-                            "✗ wrong choice", "✓ right choice", "✓ right", "next token of answers", "reward accuracy"})
+  for (const char* words :
+       {"quickstart", "3 of 3", "121,600", "the run is complete", "95.8\u202f%", "2,000 held-out samples",
+        "first colour", "240,192", "52.7\u202f% trained", "0.0001, others 1.25e-5", "out of memory", "the loss 3.",
+        "recipes/quickstart.lua:25", "Which colour does the circle have at the end?", "✗ wrong choice",
+        "✓ right choice", "✓ right", "next token of answers", "reward accuracy"})
     EXPECT_THAT(markup.text, HasSubstr(words));
   EXPECT_EQ(count(page, "class=\"heat\""), 8u * 4);
   EXPECT_EQ(count(page, "class=\"flag "), 3u);

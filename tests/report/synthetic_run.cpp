@@ -260,6 +260,7 @@ class Maker {
                       {"parameters", 105536},
                       {"trained", true},
                       {"lr", rate},
+                      {"others_lr", rate / 8},
                       {"weight_decay", 0.01}}};
       stages.push_back({{"stage", stage.name}, {"groups", groups}});
     }

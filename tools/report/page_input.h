@@ -25,7 +25,7 @@ struct ParameterGroup {
   std::string name;
   int64_t tensors = 0, parameters = 0;
   bool trained = false;
-  std::optional<double> lr, weight_decay;
+  std::optional<double> lr, others_lr, weight_decay; // others_lr: of what Muon leaves to AdamW, where it has some
 };
 
 struct Option {

@@ -126,6 +126,7 @@ std::map<std::string, std::vector<ParameterGroup>> read_parameters(const fs::pat
         group.parameters = count(entry, "parameters").value_or(0);
         group.trained = flag(entry, "trained");
         group.lr = number(entry, "lr");
+        group.others_lr = number(entry, "others_lr");
         group.weight_decay = number(entry, "weight_decay");
         parameters[text(stage, "stage")].push_back(std::move(group));
       }

@@ -348,8 +348,9 @@ std::string parameter_table(const PageInput& input) {
       first = false;
       rows += text_cell(group.name) + cell(grouped(group.tensors)) + cell(grouped(group.parameters)) +
               text_cell(group.trained ? "trained" : "frozen");
-      rows += cell(group.trained ? figure(group.lr) : "–") + cell(group.trained ? figure(group.weight_decay) : "–") +
-              "</tr>";
+      const std::string others = group.others_lr ? ", others " + figure(*group.others_lr) : "";
+      rows += cell(group.trained ? figure(group.lr) + others : "–") +
+              cell(group.trained ? figure(group.weight_decay) : "–") + "</tr>";
     }
     rows += fmt::format(
         "<tr class=\"sum\"><td></td>{}<td></td>{}{}<td></td><td></td></tr>", text_cell("all"), cell(grouped(all)),
