@@ -58,6 +58,7 @@ std::string groups_text(const std::vector<StageGroups>& stages) {
 }
 
 std::string exported_text(const plan::Plan& plan, const ModelDescription& description) {
+  if (plan.quantization) require_matches(plan.quantization->skip, parameter_names(description));
   const PackedScheme* scheme = plan.quantization ? find_packed_scheme(plan.quantization->scheme) : nullptr;
   if (!scheme) return "";
   uint64_t plain = 0, quantized = 0;

@@ -19,7 +19,7 @@ struct StageGroups {
 std::string groups_text(const std::vector<StageGroups>& stages);
 
 // What the weights of a plan with a quantization take once `export --quantize` has stored them, beside bf16; empty for
-// a plan without one, and for schemes that export does not know.
+// a plan without one, and for schemes that export does not know. Throws as require_matches().
 std::string exported_text(const plan::Plan& plan, const ModelDescription& description);
 
 // A column a stage, a row for what its memory is for.

@@ -1,7 +1,5 @@
 #include "budget/parameter_groups.h"
 
-#include "base/error.h"
-
 #include <algorithm>
 #include <fnmatch.h>
 #include <utility>
@@ -56,6 +54,25 @@ double base_rate(const plan::Optimizer& optimizer, const std::string& group, boo
 bool is_skipped(const std::string& pattern, const std::string& name) {
   const std::string module = name.substr(0, name.rfind('.'));
   return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+std::vector<std::string> parameter_names(const ModelDescription& description) {
+  std::vector<std::string> names;
+  for (const ModelPart& part : description.parts)
+    for (const TensorSpec& spec : description.layout(part).tensors)
+      if (spec.parameter) names.push_back(part.name + "." + spec.name);
+  return names;
+}
+
+void require_matches(const std::vector<std::string>& skip, const std::vector<std::string>& names, ErrorKind kind,
+                     const char* written_as) {
+  for (const std::string& pattern : skip) {
+    const auto matches = [&](const std::string& name) { return is_skipped(pattern, name); };
+    if (matches("decoder.lm_head.weight") || std::ranges::any_of(names, matches)) continue;
+    throw Error(kind, "{} {}: no module of the model matches", written_as, pattern)
+        .advise("the names of modules begin with that of a part: {}, for example",
+                names.back().substr(0, names.back().rfind('.')));
+  }
 }
 
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {

@@ -1,5 +1,6 @@
 // Parameter groups by the names of parameters: which of them each belongs to, and which a stage trains.
 #pragma once
+#include "base/error.h"
 #include "model/weights/model_directory.h"
 #include "recipe/plan.h"
 
@@ -37,6 +38,14 @@ double base_rate(const plan::Optimizer& optimizer, const std::string& group, boo
 
 // Whether a pattern of `skip` matches a parameter or its module.
 bool is_skipped(const std::string& pattern, const std::string& name);
+
+// Names of a model's parameters in the model directory.
+std::vector<std::string> parameter_names(const ModelDescription& description);
+
+// Throws an Error where a pattern of `skip` matches nothing of a model, by the names of its parameters: what it means
+// to leave alone would be quantized. An output head may be tied to the embedding, which nobody quantizes.
+void require_matches(const std::vector<std::string>& skip, const std::vector<std::string>& names,
+                     ErrorKind kind = ErrorKind::recipe, const char* written_as = "quantization.skip");
 
 // Whether a parameter computes through the recipe's quantizer where a stage is aware of it: a matrix that a vector is
 // multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.

@@ -29,16 +29,6 @@ std::optional<plan::Quantization> trained_quantization(const std::filesystem::pa
   return trained->plan.quantization;
 }
 
-// A pattern of the command line that is misspelt would quantize what it means to leave alone.
-void require_matches(const std::vector<std::string>& patterns, const ModelDirectory& model) {
-  for (const std::string& pattern : patterns)
-    if (std::ranges::none_of(model.parameters(),
-                             [&](const Parameter& parameter) { return budget::is_skipped(pattern, parameter.name); }))
-      throw Error(ErrorKind::usage, "--skip {}: no module of the model matches", pattern)
-          .advise("the names of modules begin with that of a part: {}, for example",
-                  model.parameters().back().name.substr(0, model.parameters().back().name.rfind('.')));
-}
-
 plan::Quantization quantization_of(const ParsedOptions& parsed, const std::filesystem::path& model) {
   plan::Quantization quantization{packed_scheme(*parsed.value("quantize")).name, parsed.values("skip")};
   if (const auto activations = parsed.value("activations")) {
@@ -90,7 +80,9 @@ int export_quantized_model(Arguments arguments) {
   request.model = model_named(*parsed->value("MODEL"));
   request.out = out;
   request.quantization = quantization_of(*parsed, request.model);
-  require_matches(parsed->values("skip"), ModelDirectory::open(request.model));
+  budget::require_matches(parsed->values("skip"),
+                          budget::parameter_names(ModelDirectory::open(request.model).description()), ErrorKind::usage,
+                          "--skip");
   request.dtype = dtype_option(*parsed);
   const auto registry = open_registry(*parsed);
   initialize_device("cpu");

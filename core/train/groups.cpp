@@ -4,6 +4,12 @@
 
 namespace fvlm::train {
 
+std::vector<std::string> directory_names(const model::Parameters& parameters) {
+  std::vector<std::string> names;
+  for (const ops::Parameter& parameter : parameters.all()) names.push_back(directory_name(parameter.name));
+  return names;
+}
+
 std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage, model::Parameters& parameters) {
   std::vector<Group> groups;
   for (const std::string& name : plan::parameter_groups(model)) groups.push_back({name, trains(stage, name), {}});

@@ -12,6 +12,8 @@ using budget::directory_name;
 using budget::group_of;
 using budget::trains;
 
+std::vector<std::string> directory_names(const model::Parameters& parameters);
+
 struct Group {
   std::string name;
   bool trained = false;

@@ -31,6 +31,7 @@ Choice<fvlm_quantizer_v1> chosen(const plan::Plan& plan, Registry& registry, con
 
 QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, model::Parameters& parameters,
                                    at::Device device) {
+  budget::require_matches(plan.quantization->skip, directory_names(parameters));
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
   for (ops::Parameter& parameter : parameters.all()) {
     if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.sizes())) continue;

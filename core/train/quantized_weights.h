@@ -15,7 +15,7 @@ namespace fvlm::train {
 class QuantizedWeights {
  public:
   // Every linear weight that `skip` does not name, trained or frozen. Throws Error(plugin) where nobody has the scheme,
-  // Error(recipe) where no weight is left.
+  // Error(recipe) where no weight is left, and as budget::require_matches().
   QuantizedWeights(const plan::Plan& plan, Registry& registry, model::Parameters& parameters, at::Device device);
 
   // The model's values become the quantised ones, until restore() brings back what they really are: all of them, or

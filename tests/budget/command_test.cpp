@@ -41,6 +41,22 @@ TEST_F(PlanTables, NeedNoWeightsWhereTheRecipeDescribesTheTowers) {
   EXPECT_THAT(budget.out, ContainsRegex("reference, teachers +0 +0 +[0-9.]+ [KM]iB\n"));
 }
 
+TEST_F(PlanTables, RefuseASkippedModuleThatIsMisspelt) {
+  const auto skipping = [](const char* module) {
+    return fmt::format("--set 'quantization={{\"scheme\":\"int8\",\"skip\":[\"{}\"]}}' "
+                       "--set stages.align.quantization_aware=true ",
+                       module);
+  };
+  for (const char* plan : {"plan ", "plan --budget "}) {
+    const Ran ran = run(plan + skipping("vison.*") + quickstart());
+    EXPECT_EQ(ran.code, 3);
+    EXPECT_THAT(ran.err, HasSubstr("quantization.skip vison.*: no module of the model matches"));
+    EXPECT_THAT(ran.err, HasSubstr("the names of modules begin with that of a part: "));
+    for (const char* module : {"vision.*", "decoder.lm_head"})
+      EXPECT_EQ(run(plan + skipping(module) + quickstart()).code, 0);
+  }
+}
+
 TEST_F(PlanTables, AreMissingWithAReasonWhereWeightsAreMissing) {
   const Ran ran = run("plan fvlm-135m.lua --arg weights=/nowhere");
   EXPECT_EQ(ran.code, 0) << ran.err;

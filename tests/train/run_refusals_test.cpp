@@ -94,6 +94,24 @@ TEST_F(RunRefusals, ARehearsalAsksOptimizersForWhatTheStageTrains) {
     }
 }
 
+TEST_F(RunRefusals, ASkippedModuleThatIsMisspeltIsRefused) {
+  change_recipe("checkpoint = {", R"(quantization = { scheme = "int8", skip = { "connector.*", "vison.*" } },
+  checkpoint = {)");
+  change_recipe("samples = 80,", "samples = 80, quantization_aware = true,");
+  for (const bool rehearsed : {true, false}) try {
+      if (rehearsed)
+        rehearse(resolved(), {}, registry_);
+      else
+        run("a", {}, {.stage = "align"});
+      ADD_FAILURE() << "the encoder is quantized";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::recipe);
+      EXPECT_STREQ(error.what(), "quantization.skip vison.*: no module of the model matches");
+    }
+  // A decoder whose head is tied to the embedding has no module of this name.
+  EXPECT_NO_THROW(rehearse(resolved({R"(quantization.skip=["decoder.lm_head"])"}), {}, registry_));
+}
+
 TEST_F(RunRefusals, AFolderOfDataBecomesNoRun) {
   fs::create_directories(folder("shards"));
   write_file_atomic(folder("shards") / "a.tar", std::string(1024, '\0'));
