@@ -54,7 +54,7 @@ function fvlm.recipe(table) end
 ---@field video_min_pixels? integer Fewest pixels of a video, as its processor counts them: of each frame (Qwen2-VL, Qwen2.5-VL), or of all frames together (Qwen3-VL, Qwen3.5, LFM3-VL, GLM). Default: the folder's. In pixels.
 ---@field video_max_pixels? integer Most pixels of a video, counted in the same way. Default: the folder's. In pixels.
 ---@field adapters? fvlm.Lora|(fvlm.Lora)[] Low-rank adapters: of each part at most one fvlm.lora. The parts without stay as they are.
----@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
+---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. A number below 0 counts from the last layer: decoder.model.layers.-1.*. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@param table fvlm.Model
@@ -419,7 +419,7 @@ function fvlm.lora(table) end
 ---`skip` names, too. Embeddings and output heads are never quantized.
 ---@class fvlm.Quantization
 ---@field scheme? string Name of the scheme: int8, int4, or another NAME of a plugin's kind "fvlm.quantizer/1:NAME", which `export` does not know. Default: `"int8"`.
----@field skip? string|(string)[] Modules that are not quantized, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
+---@field skip? string|(string)[] Modules that are not quantized, by name, with *. Each pattern but that of an output head has to match one. A number below 0 counts from the last layer: decoder.model.layers.-1.*. Default: `{ "decoder.lm_head", "vision.*" }`.
 
 ---One part of the run: data, objective and optimizer for a number of samples.
 ---@class fvlm.Stage

@@ -58,15 +58,18 @@ std::string groups_text(const std::vector<StageGroups>& stages) {
 }
 
 std::string exported_text(const plan::Plan& plan, const ModelDescription& description) {
-  if (plan.quantization) require_matches(plan.quantization->skip, parameter_names(description));
-  const PackedScheme* scheme = plan.quantization ? find_packed_scheme(plan.quantization->scheme) : nullptr;
+  if (!plan.quantization) return "";
+  const auto names = parameter_names(description);
+  require_matches(plan.quantization->skip, names);
+  const auto quantization = with_indices(*plan.quantization, names);
+  const PackedScheme* scheme = find_packed_scheme(quantization.scheme);
   if (!scheme) return "";
   uint64_t plain = 0, quantized = 0;
   for (const ModelPart& part : description.parts)
     for (const TensorSpec& spec : description.layout(part).tensors) {
       const auto bytes = static_cast<uint64_t>(elements_of(spec.shape)) * 2;
       plain += bytes;
-      quantized += is_quantized(*plan.quantization, part.name + "." + spec.name, spec.shape)
+      quantized += is_quantized(quantization, part.name + "." + spec.name, spec.shape)
                        ? static_cast<uint64_t>(packed_bytes(*scheme, spec.shape[0], spec.shape[1]))
                        : bytes;
     }

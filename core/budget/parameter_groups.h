@@ -18,8 +18,18 @@ std::optional<double> number_of(const plan::ByGroup& numbers, const std::string&
 // A parameter's name in the model directory: "connector.q_static" for the model's own "q_static".
 std::string directory_name(const std::string& parameter);
 
-// The group of a parameter by its name in the model directory: the recipe's own groups go before connector, vision and
-// decoder. Throws Error(recipe) where two patterns match it.
+// Names of a model's parameters in the model directory.
+std::vector<std::string> parameter_names(const ModelDescription& description);
+
+// Patterns with an index in place of each that counts from the end: "decoder.model.layers.-1.*" is the last of what the
+// model's parameters, by their names, have at that place. Without those that count beyond the first.
+std::vector<std::string> with_indices(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
+// The same for the patterns of a recipe's groups, and of what its quantization skips.
+plan::Model with_indices(plan::Model model, const std::vector<std::string>& names);
+plan::Quantization with_indices(plan::Quantization quantization, const std::vector<std::string>& names);
+
+// The group of a parameter by its name in the model directory: the recipe's own groups, of which no pattern counts from
+// the end, go before connector, vision and decoder. Throws Error(recipe) where two patterns match it.
 std::string group_of(const plan::Model& model, const std::string& name);
 
 bool trains(const plan::Stage& stage, const std::string& group);
@@ -36,11 +46,8 @@ double base_rate(const plan::Optimizer& optimizer, const std::string& group, boo
 // Throws Error(recipe): nothing is in this group of the recipe's.
 [[noreturn]] void refuse_empty_group(const std::string& group);
 
-// Whether a pattern of `skip` matches a parameter or its module.
+// Whether a pattern of `skip`, which does not count from the end, matches a parameter or its module.
 bool is_skipped(const std::string& pattern, const std::string& name);
-
-// Names of a model's parameters in the model directory.
-std::vector<std::string> parameter_names(const ModelDescription& description);
 
 // Throws an Error where a pattern of `skip` matches nothing of a model, by the names of its parameters: what it means
 // to leave alone would be quantized. An output head may be tied to the embedding, which nobody quantizes.
@@ -48,7 +55,8 @@ void require_matches(const std::vector<std::string>& skip, const std::vector<std
                      ErrorKind kind = ErrorKind::recipe, const char* written_as = "quantization.skip");
 
 // Whether a parameter computes through the recipe's quantizer where a stage is aware of it: a matrix that a vector is
-// multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.
+// multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them. Of the
+// quantization no pattern counts from the end.
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape);
 
 // A group as a stage has it. Of what Muon leaves to AdamW `lr` is the rate where that is the whole group, and

@@ -48,8 +48,9 @@ Options export_options() {
              "with --quantize int8: products read activations in 8 bits as well, with a scale for each row")
       .repeated_value(
           "skip", "GLOB",
-          "with --quantize: a module that stays as it is, as decoder.model.layers.0.* (repeatable); default: the "
-          "skip of the recipe where the checkpoint is of a quantization_aware stage, else connector.*")
+          "with --quantize: a module that stays as it is, as decoder.model.layers.0.*, or .-1.* for the last "
+          "layer (repeatable); default: the skip of the recipe where the checkpoint is of a "
+          "quantization_aware stage, else connector.*")
       .value(
           "calibrate", "RECIPE",
           "with --quantize: choose codes for the activations of training samples of this recipe, so that the rounding "

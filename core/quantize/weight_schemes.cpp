@@ -53,7 +53,8 @@ ModelDescription description_of(const ModelDirectory& directory, const plan::Qua
   return description;
 }
 
-WeightSchemes weight_schemes(const ModelDescription& description, const plan::Quantization& quantization) {
+WeightSchemes weight_schemes(const ModelDescription& description, const plan::Quantization& planned) {
+  const auto quantization = budget::with_indices(planned, budget::parameter_names(description));
   WeightSchemes schemes;
   for (const ModelPart& part : description.parts)
     for (const TensorSpec& spec : description.layout(part).tensors) {

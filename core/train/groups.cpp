@@ -10,7 +10,8 @@ std::vector<std::string> directory_names(const model::Parameters& parameters) {
   return names;
 }
 
-std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage, model::Parameters& parameters) {
+std::vector<Group> groups_of(const plan::Model& planned, const plan::Stage& stage, model::Parameters& parameters) {
+  const plan::Model model = budget::with_indices(planned, directory_names(parameters));
   std::vector<Group> groups;
   for (const std::string& name : plan::parameter_groups(model)) groups.push_back({name, trains(stage, name), {}});
   for (ops::Parameter& parameter : parameters.all()) {

@@ -31,10 +31,12 @@ Choice<fvlm_quantizer_v1> chosen(const plan::Plan& plan, Registry& registry, con
 
 QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, model::Parameters& parameters,
                                    at::Device device) {
-  budget::require_matches(plan.quantization->skip, directory_names(parameters));
+  const auto names = directory_names(parameters);
+  budget::require_matches(plan.quantization->skip, names);
+  const auto quantization = budget::with_indices(*plan.quantization, names);
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
   for (ops::Parameter& parameter : parameters.all()) {
-    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.sizes())) continue;
+    if (!budget::is_quantized(quantization, directory_name(parameter.name), parameter.value.sizes())) continue;
     auto& quantizer = by_shape[{parameter.value.size(0), parameter.value.size(1)}];
     if (!quantizer) {
       const auto query = query_of(parameter.value, device);

@@ -141,8 +141,11 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   if (sharing.shards_gradients()) require_sharded_gradients(stage, device, sharing);
   StageModel made;
   model::ArenaOptions arenas{device, type_of(plan.precision), gradient_type(plan)};
+  const bool has_groups = !plan.model.groups.empty();
+  const plan::Model model =
+      has_groups ? budget::with_indices(plan.model, budget::parameter_names(budget::describe(plan))) : plan.model;
   arenas.trains = [&](const model::ParameterSpec& spec) {
-    return trains(stage, group_of(plan.model, directory_name(spec.name)));
+    return trains(stage, group_of(model, directory_name(spec.name)));
   };
   arenas.buffers_gradients = sharing.shards_gradients();
   made.model = policy(arenas);

@@ -8,6 +8,7 @@
 namespace fvlm::budget {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(LargestPack, of_a_small_batch_is_that_of_its_samples_frames_or_tokens) {
@@ -66,6 +67,37 @@ TEST(GroupLines, RefusePatternsThatMatchNothingOrTwice) {
   EXPECT_ANY_THROW(group_lines(grouped.model, grouped.stages[0], model()));
   grouped.model.groups = {{"one", {"connector.q_*"}}, {"two", {"*.q_static"}}};
   EXPECT_ANY_THROW(group_lines(grouped.model, grouped.stages[0], model()));
+}
+
+TEST(WithIndices, CountsFromTheLastLayer) {
+  const auto names = parameter_names(model()); // an encoder of 4 layers and a decoder of 6
+  const auto resolved = [&](const std::string& pattern) { return with_indices(std::vector{pattern}, names); };
+  EXPECT_THAT(resolved("decoder.model.layers.-1.*"), ElementsAre("decoder.model.layers.5.*"));
+  EXPECT_THAT(resolved("decoder.*.-6.mlp"), ElementsAre("decoder.model.layers.0.mlp"));
+  EXPECT_THAT(resolved("*.-2.*"), ElementsAre("decoder.model.layers.4.*", "vision.encoder.layer.2.*"));
+  EXPECT_THAT(resolved("*.layers.-1"), ElementsAre("decoder.model.layers.5"));
+  for (const char* nowhere : {"decoder.model.layers.-7.*", "decoder.layers.-1.*"})
+    EXPECT_THAT(resolved(nowhere), ElementsAre()) << nowhere;
+  for (const char* plain : {"decoder.model.layers.5.*", "*", "decoder.model.layers.-0.*", "a.-b.*"})
+    EXPECT_THAT(resolved(plain), ElementsAre(plain));
+}
+
+TEST(WithIndices, SelectsGroupsAndWhatIsQuantized) {
+  const auto lines_of = [](const char* pattern) {
+    plan::Plan grouped = plan();
+    grouped.model.groups = {{"last", {pattern}}};
+    return groups_text({{"align", group_lines(grouped.model, grouped.stages[0], model())}});
+  };
+  EXPECT_EQ(lines_of("decoder.model.layers.-1.*"), lines_of("decoder.model.layers.5.*"));
+  EXPECT_ANY_THROW(lines_of("decoder.model.layers.-7.*"));
+  const auto exported = [](std::vector<std::string> skip) {
+    plan::Plan quantized = plan();
+    quantized.quantization = {.skip = std::move(skip)};
+    return exported_text(quantized, model());
+  };
+  EXPECT_EQ(exported({"decoder.model.layers.-1.*"}), exported({"decoder.model.layers.5.*"}));
+  EXPECT_NE(exported({"decoder.model.layers.-1.*"}), exported({}));
+  EXPECT_ANY_THROW(exported({"decoder.model.layers.-7.*"}));
 }
 
 } // namespace

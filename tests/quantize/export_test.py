@@ -82,6 +82,12 @@ class Exported(unittest.TestCase):
         connectors = [root / model / "connector.safetensors" for model in ("plain", "int8")]
         self.assertEqual(connectors[0].read_bytes(), connectors[1].read_bytes())
 
+    def test_the_last_layer_stays_as_it_is(self):
+        run(engine, "export", root / "plain", "--quantize", "int8", "--skip", "decoder.model.layers.-1.*", "--skip", "connector.*", "--out", root / "last")
+        packed = {name.split(".")[2] for name in tensors_of("last", "decoder") if name.endswith("weight_packed")}
+        layers = {name.split(".")[2] for name in tensors_of("plain", "decoder") if ".layers." in name}
+        self.assertEqual(packed, layers - {max(layers, key=int)})
+
     def test_group_sizes(self):
         packed = tensors_of("int4", "decoder")
         self.assertEqual(packed["model.layers.0.mlp.up_proj.weight_scale"].shape, (256, 3))    # 96 columns: 32
@@ -283,6 +289,8 @@ class Refused(unittest.TestCase):
                      words=["q_proj", "k_proj", "read as one matrix"])
         self.refused("export", root / "plain", "--quantize", "int8", "--skip", "connector.*", "--skip", "visoin.*", *out, code=2,
                      words=["--skip visoin.*: no module of the model matches", "decoder."])
+        self.refused("export", root / "plain", "--quantize", "int8", "--skip", "decoder.model.layers.-99.*", *out, code=2,
+                     words=["--skip decoder.model.layers.-99.*: no module of the model matches"])
         self.refused("export", root / "plain", "--quantize", "int8", "--head", "w8a8", *out, code=2, words=["--head", "int8 or int4", "w8a8"])
         self.refused("export", root / "plain", "--quantize", "int8", "--activations", "int8", "--head", "int4", *out, code=2,
                      words=["--head int4", "activations", "--head int8"])

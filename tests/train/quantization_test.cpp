@@ -106,6 +106,8 @@ TEST_F(Quantization, TakesTheLinearWeightsThatAreNotSkipped) {
                                       "connector.dino_to_llm.weight", "connector.llm_to_query.weight"}));
   EXPECT_EQ(names({"vision.*", "decoder.*", "connector.*_proj", "connector.dino_to_llm.weight"}),
             (std::vector<std::string>{"connector.llm_to_query.weight"}));
+  EXPECT_EQ(names({"vision.encoder.layer.-2.*", "decoder.*", "connector.*"}),
+            names({"vision.encoder.layer.0.*", "decoder.*", "connector.*"}));
   EXPECT_EQ(names({}).size(), 4u + 2 * 6 + 2 * 7) << "a tower's layer has 6 matrices, a decoder's 7";
   try {
     names({"*"});

@@ -38,6 +38,20 @@ class RunStart : public SmallRun {
   static bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 };
 
+TEST_F(RunStart, AGroupOfTheLastLayerIsThatOfItsIndex) {
+  change_recipe("connector = { query_dim = 12 },", R"(connector = { query_dim = 12 },
+    groups = { last = "decoder.model.layers." .. fvlm.arg("layer", "1") .. ".*" },)");
+  const std::vector<std::string> sets = {R"(stages.align.freeze=["vision","connector","decoder"])"};
+  const TrainReport by_index = run("index", sets, {.stage = "align", .max_steps = 2});
+  args_["layer"] = "-1";
+  const TrainReport from_end = run("end", sets, {.stage = "align", .max_steps = 2});
+  EXPECT_TRUE(content(by_index.checkpoint).at("decoder/model.safetensors") ==
+              content(from_end.checkpoint).at("decoder/model.safetensors"));
+  EXPECT_NO_THROW(rehearse(resolved(sets), {.stage = "align", .folder = folder("rehearsed")}, registry_));
+  args_["layer"] = "-3";
+  EXPECT_THROW(rehearse(resolved(sets), {.stage = "align", .folder = folder("rehearsed")}, registry_), Error);
+}
+
 TEST_F(RunStart, FromTakesTheFolderOfARunOrOfAStage) {
   run("start", {}, {.stage = "align"});
   const fs::path checkpoint = StageFolder(folder("start") / "align").of(10);

@@ -323,7 +323,8 @@ Ref<Model> model_schema() {
           .aliases({"lora", "peft_config"})
           .field("groups", &Model::groups, map("group name", list(text(), {.min = 1, .allow_single = true})),
                  "Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a "
-                 "model directory. Matched parameters leave those three groups; no parameter may match two groups.")
+                 "model directory. A number below 0 counts from the last layer: decoder.model.layers.-1.*. Matched "
+                 "parameters leave those three groups; no parameter may match two groups.")
           .example("{ embeddings = \"decoder.model.embed_tokens.*\" }")
           .check(check_model)
           .done();

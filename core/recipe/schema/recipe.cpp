@@ -149,7 +149,9 @@ Ref<Quantization> quantization() {
              "Name of the scheme: int8, int4, or another NAME of a plugin's kind \"fvlm.quantizer/1:NAME\", which "
              "`export` does not know.")
       .field("skip", &Quantization::skip, list(text(), {.allow_single = true}),
-             "Modules that are not quantized, by name, with *.")
+             "Modules that are not quantized, by name, with *. Each pattern but that of an output head has to match "
+             "one. A "
+             "number below 0 counts from the last layer: decoder.model.layers.-1.*.")
       .shorthand("scheme")
       .done();
 }
