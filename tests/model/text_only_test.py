@@ -70,7 +70,7 @@ class TextOnly(unittest.TestCase):
         for name, model in models.items():
             with self.subTest(name):
                 answer = json.loads(run(engine, "generate", folder / name, "--prompt", prompt, "--system", "", "--max-tokens", TOKENS, "--ignore-eos", "--json"))
-                theirs = model.generate(torch.tensor([ids]), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, eos_token_id=[])
+                theirs = model.generate(torch.tensor([ids]), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=[])
                 self.assertEqual(answer["prompt"], len(ids))
                 self.assertEqual(answer["ids"], theirs[0, len(ids):].tolist())
 
@@ -88,7 +88,7 @@ class TextOnly(unittest.TestCase):
             with self.subTest(options=options):
                 recipe = folder / f"train{len(options)}.lua"
                 run(engine, "recipe", "new", recipe, "--model", folder / "qwen3.model", "--data", folder / "train.jsonl", "--held-out", "10%", *options)
-                words = ("--set", "precision=fp32", "--runs", folder / "runs", "--device", "cpu")
+                words = ("--set", "precision=fp32", "--run-dir", folder / "runs" / recipe.stem, "--device", "cpu")
                 run(engine, "train", recipe, *words)
                 trained = folder / "runs" / recipe.stem
                 self.assertLess(traced_loss(recipe, trained), traced_loss(recipe, folder / "qwen3.model"))
@@ -121,7 +121,7 @@ class TextOnly(unittest.TestCase):
         recipe = folder / "pictures.lua"
         run(engine, "recipe", "new", recipe, "--model", folder / "qwen3.model", "--data", folder / "pictures.jsonl")
         checked = forked_program.run((engine, "data", "check", recipe), env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
-        self.assertIn("it has pictures ('image'), and the model reads text alone", checked.stdout + checked.stderr)
+        self.assertIn("it has pictures ('jpg'), and the model reads text alone", checked.stdout + checked.stderr)
 
     def test_what_llama_cpp_reads(self):
         run(engine, "export", folder / "llama.model", "--gguf", "f16", "--out", folder / "gguf")

@@ -353,7 +353,8 @@ WholeModelFamily::Configs read_text_only(ConfigReader& reader) {
 std::vector<WholeModelFamily> with_language_models(std::vector<WholeModelFamily> all) {
   for (const std::string& type : decoder_types())
     if (std::ranges::find(all, type, &WholeModelFamily::model_type) == all.end())
-      all.push_back({type, read_text_only, {{"", "decoder."}}});
+      all.push_back(
+          {type, read_text_only, {{"model.", "decoder.model."}, {"lm_head.", "decoder.lm_head."}, {"", "decoder."}}});
   return all;
 }
 
