@@ -47,9 +47,9 @@ TEST_F(RunStart, AGroupOfTheLastLayerIsThatOfItsIndex) {
   const TrainReport from_end = run("end", sets, {.stage = "align", .max_steps = 2});
   EXPECT_TRUE(content(by_index.checkpoint).at("decoder/model.safetensors") ==
               content(from_end.checkpoint).at("decoder/model.safetensors"));
-  EXPECT_NO_THROW(rehearse(resolved(sets), {.stage = "align", .folder = folder("rehearsed")}, registry_));
+  EXPECT_NO_THROW(rehearse(resolved(sets), {.folder = folder("rehearsed"), .stage = "align"}, registry_));
   args_["layer"] = "-3";
-  EXPECT_THROW(rehearse(resolved(sets), {.stage = "align", .folder = folder("rehearsed")}, registry_), Error);
+  EXPECT_THROW(rehearse(resolved(sets), {.folder = folder("rehearsed"), .stage = "align"}, registry_), Error);
 }
 
 TEST_F(RunStart, FromTakesTheFolderOfARunOrOfAStage) {
