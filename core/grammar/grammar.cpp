@@ -82,10 +82,11 @@ std::optional<Grammar::Rule> Grammar::endless_rule() const {
   return {};
 }
 
-std::optional<Grammar::Rule> Grammar::left_recursive_rule() const {
+Grammar::Order Grammar::callers_first() const {
   const std::vector<bool> may_be_empty = nodes_with(Way::empty);
   enum Mark : uint8_t { unseen, open, done };
   std::vector<Mark> marks(rules_.size(), unseen);
+  Order order;
   // Depth first, with a stack of its own: the rules that are open, and nodes to look at before each is done.
   struct Visit {
     Rule rule;
@@ -104,6 +105,7 @@ std::optional<Grammar::Rule> Grammar::left_recursive_rule() const {
       Visit& visit = visits.back();
       if (visit.nodes.empty()) {
         marks[visit.rule] = done;
+        order.rules.push_back(visit.rule);
         visits.pop_back();
         continue;
       }
@@ -114,95 +116,144 @@ std::optional<Grammar::Rule> Grammar::left_recursive_rule() const {
       const Entry& entry = nodes_[node];
       if (entry.kind == Kind::either) visit.nodes.insert(visit.nodes.end(), {entry.next, entry.other});
       if (entry.kind != Kind::call) continue;
-      if (marks[entry.other] == open) return entry.other;
+      if (marks[entry.other] == open) return {.left_recursive = entry.other};
       if (may_be_empty[rules_[entry.other]]) visit.nodes.push_back(entry.next);
       enter(entry.other);
     }
   }
-  return {};
+  std::ranges::reverse(order.rules);
+  return order;
 }
 
-namespace {
-
-// A grammar without recursion is hardly in more places at once than it has.
-size_t most_places_of(size_t nodes) {
-  constexpr size_t fewest = 1024;
-  return std::max(fewest, nodes);
+Automaton::Automaton(const Grammar& grammar)
+    : grammar_(grammar), may_end_(grammar.nodes_with(Grammar::Way::empty)), order_(grammar.callers_first().rules),
+      place_in_order_(order_.size()), most_callers_(std::max<size_t>(1024, grammar.size())) {
+  for (size_t place = 0; place < order_.size(); ++place) place_in_order_[order_[place]] = place;
+  (void)frame(Grammar::end, set_of({})); // end_of_text, no_callers
+  begin_ = add(follow({{grammar.rules_.front(), set_of({end_of_text})}}));
 }
 
-} // namespace
-
-Automaton::Automaton(const Grammar& grammar) : grammar_(grammar), most_places_(most_places_of(grammar.size())) {
-  begin_ = add(follow(grammar.rules_.front(), no_frame));
-}
-
-Automaton::Automaton(const Automaton& other, State state) : grammar_(other.grammar_), most_places_(other.most_places_) {
+Automaton::Automaton(const Automaton& other, State state)
+    : grammar_(other.grammar_), may_end_(other.may_end_), order_(other.order_), place_in_order_(other.place_in_order_),
+      most_callers_(other.most_callers_) {
   const Known& known = other.states_[static_cast<size_t>(state)];
-  // The frames that the state's lead back to. Each has a greater number than its caller.
-  std::set<uint32_t> needed;
-  for (uint32_t number : known.frames)
-    while (number != no_frame && needed.insert(number).second) number = other.frames_[number].second;
-  std::map<uint32_t, uint32_t> copies{{no_frame, no_frame}};
-  for (const uint32_t number : needed) {
-    const auto [node, caller] = other.frames_[number];
-    copies[number] = frame(node, copies.at(caller));
+  const auto callers_of = [&](uint32_t number) -> const FrameNumbers& {
+    return *other.sets_[other.frames_[number].second];
+  };
+  // The frames that the state's lead back to.
+  std::set<uint32_t> needed{end_of_text};
+  std::vector<uint32_t> open = known.frames;
+  while (!open.empty()) {
+    const uint32_t number = open.back();
+    open.pop_back();
+    if (!needed.insert(number).second) continue;
+    open.insert(open.end(), callers_of(number).begin(), callers_of(number).end());
   }
-  Places places{.frames = {}, .accepts = known.accepts};
-  for (const uint32_t number : known.frames) places.frames.push_back(copies.at(number));
-  begin_ = add(std::move(places));
+  std::map<uint32_t, uint32_t> copies;
+  const auto copied = [&](FrameNumbers numbers) {
+    for (uint32_t& number : numbers) number = copies.at(number);
+    return numbers;
+  };
+  for (const uint32_t number : needed)
+    copies[number] = frame(other.frames_[number].first, set_of(copied(callers_of(number))));
+  begin_ = add({.frames = copied(known.frames), .accepts = known.accepts});
 }
 
 bool Automaton::is_full() const {
-  constexpr size_t most_states = 1 << 16, most_frames = 1 << 20, most_kept_places = 1 << 22;
-  return states_.size() >= most_states || frames_.size() >= most_frames || places_ >= most_kept_places;
+  constexpr size_t most_states = 1 << 16, most_frames = 1 << 20, most_kept = 1 << 22;
+  return states_.size() >= most_states || frames_.size() >= most_frames || kept_ >= most_kept;
 }
 
-uint32_t Automaton::frame(Grammar::Node node, uint32_t caller) {
-  const auto [found, is_new] = numbers_.try_emplace({node, caller}, static_cast<uint32_t>(frames_.size()));
+uint32_t Automaton::frame(Grammar::Node node, uint32_t callers) {
+  const auto [found, is_new] = frame_numbers_.try_emplace({node, callers}, static_cast<uint32_t>(frames_.size()));
   if (is_new) frames_.push_back(found->first);
   return found->second;
 }
 
-Automaton::Places Automaton::follow(Grammar::Node node, uint32_t caller) {
-  Places places;
-  std::vector<Frame> open{{node, caller}};
-  std::set<Frame> seen;
-  while (!open.empty()) {
-    const auto [at, from] = open.back();
-    open.pop_back();
-    if (!seen.emplace(at, from).second) continue;
-    const Grammar::Entry& entry = grammar_.nodes_[at];
-    switch (entry.kind) {
-    case Grammar::Kind::end:
-      if (from == no_frame)
-        places.accepts = true;
-      else
-        open.push_back(frames_[from]);
-      break;
-    case Grammar::Kind::byte:
-      places.frames.push_back(frame(at, from));
-      break;
-    case Grammar::Kind::either:
-      open.emplace_back(entry.other, from);
-      open.emplace_back(entry.next, from);
-      break;
-    case Grammar::Kind::call: // the last call of a rule returns to where the rule itself was called
-      open.emplace_back(grammar_.rules_[entry.other], entry.next == Grammar::end ? from : frame(entry.next, from));
-      break;
-    }
+// Where they are too many the last ones are left out, which were met last. A grammar without recursion has hardly more
+// at once than it has places.
+uint32_t Automaton::set_of(FrameNumbers callers) {
+  if (callers.size() > most_callers_) callers.resize(most_callers_);
+  const auto [found, is_new] = set_numbers_.try_emplace(std::move(callers), static_cast<uint32_t>(sets_.size()));
+  if (is_new) {
+    kept_ += found->first.size();
+    sets_.push_back(&found->first);
   }
+  return found->second;
+}
+
+uint32_t Automaton::union_of(const SetNumbers& sets) {
+  if (sets.size() == 1) return *sets.begin();
+  std::set<uint32_t> all;
+  for (const uint32_t set : sets) all.insert(sets_[set]->begin(), sets_[set]->end());
+  return set_of({all.begin(), all.end()});
+}
+
+std::map<Grammar::Node, Automaton::SetNumbers> Automaton::returned(const std::vector<Frame>& begins) const {
+  std::map<Grammar::Node, SetNumbers> all;
+  std::set<uint32_t> seen;
+  std::vector<Frame> open = begins;
+  while (!open.empty()) {
+    const auto [node, callers] = open.back();
+    open.pop_back();
+    all[node].insert(callers);
+    if (!may_end_[node]) continue;
+    for (const uint32_t number : *sets_[callers])
+      if (seen.insert(number).second) open.push_back(frames_[number]);
+  }
+  return all;
+}
+
+// A rule is read once all that call it here are known: those that it is called by come before it. Its own end needs no
+// look at its callers, as these go on behind a rule that may be empty.
+Automaton::Places Automaton::follow(const std::vector<Frame>& begins) {
+  Places places;
+  std::vector<Frame> open;
+  for (const auto& [node, callers] : returned(begins)) {
+    open.emplace_back(node, union_of(callers));
+    places.accepts |= node == Grammar::end && callers.contains(no_callers);
+  }
+  std::set<Frame> seen;
+  std::map<Grammar::Node, SetNumbers> at_bytes;
+  std::map<size_t, SetNumbers> called; // by place in the order of rules
+  while (true) {
+    while (!open.empty()) {
+      const auto [node, callers] = open.back();
+      open.pop_back();
+      if (!seen.emplace(node, callers).second) continue;
+      const Grammar::Entry& entry = grammar_.nodes_[node];
+      switch (entry.kind) {
+      case Grammar::Kind::end:
+        break;
+      case Grammar::Kind::byte:
+        at_bytes[node].insert(callers);
+        break;
+      case Grammar::Kind::either:
+        open.emplace_back(entry.other, callers);
+        open.emplace_back(entry.next, callers);
+        break;
+      case Grammar::Kind::call: // the last call of a rule returns to where the rule itself was called
+        called[place_in_order_[entry.other]].insert(entry.next == Grammar::end ? callers
+                                                                               : set_of({frame(entry.next, callers)}));
+        if (may_end_[grammar_.rules_[entry.other]]) open.emplace_back(entry.next, callers);
+        break;
+      }
+    }
+    if (called.empty()) break;
+    const auto first = called.extract(called.begin());
+    open.emplace_back(grammar_.rules_[order_[first.key()]], union_of(first.mapped()));
+  }
+  for (const auto& [node, callers] : at_bytes) places.frames.push_back(frame(node, union_of(callers)));
+  std::ranges::sort(places.frames);
   return places;
 }
 
-// Each frame once. Where they are too many the last ones are left out, which were met last.
 Automaton::State Automaton::add(Places places) {
-  std::ranges::sort(places.frames);
-  if (places.frames.size() > most_places_) places.frames.resize(most_places_);
   if (places.frames.empty() && !places.accepts) return none;
   Known state{.frames = std::move(places.frames), .accepts = places.accepts};
   const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
   if (!is_new) return found->second;
-  places_ += state.frames.size();
+  kept_ += state.frames.size();
   for (const uint32_t number : state.frames) state.readable |= set_at(number);
   constexpr size_t few = 16;
   if (state.readable.count() > few) {
@@ -217,36 +268,28 @@ const ByteSet& Automaton::set_at(uint32_t frame) const {
   return grammar_.sets_[grammar_.nodes_[frames_[frame].first].other];
 }
 
-const Automaton::Places& Automaton::places_behind(uint32_t number) {
-  if (behind_.size() < frames_.size()) behind_.resize(frames_.size());
-  std::optional<Places>& known = behind_[number];
-  if (!known) {
-    const auto [node, caller] = frames_[number];
-    known = follow(grammar_.nodes_[node].next, caller);
-  }
-  return *known;
-}
-
 Automaton::State Automaton::find_next(State state, uint8_t byte) {
   for (const auto& [known, behind] : states_[static_cast<size_t>(state)].next_of_few)
     if (known == byte) return behind;
-  Places next;
-  ++step_;
-  for (const uint32_t number : states_[static_cast<size_t>(state)].frames) {
-    if (!set_at(number).test(byte)) continue;
-    const Places& more = places_behind(number);
-    next.accepts |= more.accepts;
-    met_in_.resize(frames_.size());
-    for (const uint32_t each : more.frames)
-      if (std::exchange(met_in_[each], step_) != step_) next.frames.push_back(each);
+  FrameNumbers read;
+  for (const uint32_t number : states_[static_cast<size_t>(state)].frames)
+    if (set_at(number).test(byte)) read.push_back(number);
+  const auto [found, is_new] = behind_.try_emplace(std::move(read), none);
+  if (is_new) {
+    std::vector<Frame> begins;
+    for (const uint32_t number : found->first) {
+      const auto [node, callers] = frames_[number];
+      begins.emplace_back(grammar_.nodes_[node].next, callers);
+    }
+    kept_ += begins.size();
+    found->second = add(follow(begins));
   }
-  const State found = add(std::move(next));
   Known& from = states_[static_cast<size_t>(state)];
   if (from.next_of_many)
-    (*from.next_of_many)[byte] = found;
+    (*from.next_of_many)[byte] = found->second;
   else
-    from.next_of_few.emplace_back(byte, found);
-  return found;
+    from.next_of_few.emplace_back(byte, found->second);
+  return found->second;
 }
 
 } // namespace fvlm::grammar

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -37,7 +38,7 @@ class Grammar {
   size_t size() const { return nodes_.size(); }
 
   // A rule that calls itself before it has read a byte; nothing where there is none.
-  std::optional<Rule> left_recursive_rule() const;
+  std::optional<Rule> left_recursive_rule() const { return callers_first().left_recursive; }
   // A rule of which no text comes to an end; nothing where there is none.
   std::optional<Rule> endless_rule() const;
   // Whether they were built alike.
@@ -56,6 +57,12 @@ class Grammar {
   // By node, whether a way leads from it to the end of its rule: any, or one that reads no byte.
   enum class Way { any, empty };
   std::vector<bool> nodes_with(Way way) const;
+  // Each rule before those that it calls before it has read a byte; or a rule that calls itself so.
+  struct Order {
+    std::vector<Rule> rules = {};
+    std::optional<Rule> left_recursive = {};
+  };
+  Order callers_first() const;
 
   std::vector<Entry> nodes_;
   std::vector<ByteSet> sets_;
@@ -63,9 +70,10 @@ class Grammar {
   std::vector<Node> rules_;
 };
 
-// Reads texts of a grammar, which outlives it. States are found as texts reach them, and kept. A text that may be read
-// in more ways than a state has room for is read in some of them, so that fewer texts go on from there, and none that
-// the grammar does not have.
+// Reads texts of a grammar, which outlives it and has no left recursive rule. States are found as texts reach them, and
+// kept. What calls a rule at the same place of a text shares one reading of it, so that the ways to read a text do not
+// multiply. Where more places call a rule than there is room for, some are left out, so that fewer texts go on from
+// there, and none that the grammar does not have.
 class Automaton {
  public:
   using State = int32_t;
@@ -87,11 +95,14 @@ class Automaton {
   bool is_full() const;
 
  private:
-  static constexpr uint32_t no_frame = UINT32_MAX;
-  // A place in the grammar, and the frame of the place where its rule was called.
+  // A place in the grammar, and the number of the set of its callers: where its rule returns to.
   using Frame = std::pair<Grammar::Node, uint32_t>;
+  using FrameNumbers = std::vector<uint32_t>; // in order, each once
+  using SetNumbers = std::set<uint32_t>;
+  // The frame to which the first rule returns, and its set of callers, which no other frame has.
+  static constexpr uint32_t end_of_text = 0, no_callers = 0;
   struct Known {
-    std::vector<uint32_t> frames = {}; // at bytes, one of which is read next
+    FrameNumbers frames = {}; // at bytes, one of which is read next
     bool accepts = false;
     ByteSet readable = {};
     // By byte, where it is known. Few states read many bytes, those inside of a string above all.
@@ -100,28 +111,34 @@ class Automaton {
   };
   // Where a text may be next, and whether it may end.
   struct Places {
-    std::vector<uint32_t> frames = {};
+    FrameNumbers frames = {};
     bool accepts = false;
   };
+
   State find_next(State state, uint8_t byte);
-  // Once the frame's byte is read.
-  const Places& places_behind(uint32_t frame);
-  const ByteSet& set_at(uint32_t frame) const; // that is read there
   State add(Places places);
-  uint32_t frame(Grammar::Node node, uint32_t caller);
-  // The frames that this place leads to without a byte.
-  Places follow(Grammar::Node node, uint32_t caller);
+  const ByteSet& set_at(uint32_t frame) const; // that is read there
+  uint32_t frame(Grammar::Node node, uint32_t callers);
+  uint32_t set_of(FrameNumbers callers);
+  uint32_t union_of(const SetNumbers& sets);
+  // The frames that these lead to without a byte.
+  Places follow(const std::vector<Frame>& begins);
+  // By node, the callers of these, and of those that their rules return to without a byte.
+  std::map<Grammar::Node, SetNumbers> returned(const std::vector<Frame>& begins) const;
 
   const Grammar& grammar_;
-  size_t most_places_; // of a state
-  std::vector<Frame> frames_;
-  std::map<Frame, uint32_t> numbers_;         // of frames
-  std::vector<std::optional<Places>> behind_; // by frame, where it is known
-  std::vector<uint32_t> met_in_;              // by frame, the last of find_next's steps that met it
-  uint32_t step_ = 0;
+  std::vector<bool> may_end_;          // by node, whether its rule may end there without another byte
+  std::vector<Grammar::Rule> order_;   // of rules, callers first
+  std::vector<size_t> place_in_order_; // by rule
+  size_t most_callers_;                // of a set
+  std::vector<Frame> frames_;          // each behind its callers
+  std::map<Frame, uint32_t> frame_numbers_;
+  std::map<FrameNumbers, uint32_t> set_numbers_;
+  std::vector<const FrameNumbers*> sets_; // of callers
+  std::map<FrameNumbers, State> behind_;  // the frames, one byte of each read
   std::vector<Known> states_;
-  std::map<std::pair<std::vector<uint32_t>, bool>, State> known_;
-  size_t places_ = 0; // of all states
+  std::map<std::pair<FrameNumbers, bool>, State> known_;
+  size_t kept_ = 0; // numbers of frames in all of these
   State begin_;
 };
 

@@ -6,11 +6,14 @@
 #include "grammar/token_constraint.h"
 #include "texts.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -238,23 +241,140 @@ TEST(Gbnf, LimitsWhatItBecomes) {
   EXPECT_NE(refusal("root ::= \"" + std::string(100'000, 'a') + '"').find("too large"), std::string::npos);
 }
 
-// Each letter doubles the ways in which the text may go on. Some of them are followed, and what is read is a text.
-TEST(Gbnf, TextsOfManyMeaningsTakeNoTimeWithoutEnd) {
+// A text of letters that are drawn.
+std::string drawn_text(std::mt19937& random, size_t letters, const std::string& alphabet) {
+  std::string text;
+  while (text.size() < letters) text += alphabet[random() % alphabet.size()];
+  return text;
+}
+
+// Each letter doubles the ways in which the text may go on.
+TEST(Gbnf, TextsOfManyMeaningsAreReadOnce) {
   const Grammar grammar = of_gbnf("root ::= \"x\" root \"b\" | \"x\" root \"c\" | \"x\"");
+  std::mt19937 random(3);
+  for (int i = 0; i < 10; ++i) {
+    const std::string text = std::string(60, 'x') + drawn_text(random, 59, "bc");
+    EXPECT_TRUE(has(grammar, text)) << text;
+    EXPECT_FALSE(has(grammar, text + "b")) << text;
+  }
+}
+
+// Two ways a rule, which double with each rule, before the first letter or behind one.
+TEST(Gbnf, WaysThatMultiplyBeforeALetterAreReadOnce) {
+  std::mt19937 random(4);
+  for (const size_t rules : {20, 40})
+    for (const std::string before : {"", "q"}) {
+      SCOPED_TRACE(fmt::format("{} rules, {}", rules, before));
+      std::string same, empty = fmt::format("root ::= \"{}\" r0 \"z\"\nr{} ::= \n", before, rules);
+      same = fmt::format("root ::= \"{}\" r0\nr{} ::= \"a\"\n", before, rules);
+      for (size_t i = 0; i < rules; ++i) {
+        same += fmt::format("r{0} ::= r{1} \"x\" | r{1} \"y\"\n", i, i + 1);
+        empty += fmt::format("r{0} ::= r{1} r{1}\n", i, i + 1);
+      }
+      const Grammar grammar = of_gbnf(same), of_nothing = of_gbnf(empty);
+      Automaton automaton(grammar);
+      auto state = automaton.begin();
+      ASSERT_FALSE(automaton.is_full());
+      for (const char c : before + "a" + drawn_text(random, rules, "xy")) {
+        EXPECT_FALSE(automaton.accepts(state));
+        state = automaton.next(state, static_cast<uint8_t>(c));
+        ASSERT_NE(state, Automaton::none) << c;
+        ASSERT_FALSE(automaton.is_full());
+      }
+      EXPECT_TRUE(automaton.accepts(state));
+      EXPECT_TRUE(has(of_nothing, before + "z"));
+      EXPECT_FALSE(has(of_nothing, before));
+    }
+}
+
+// A thousand callers of one rule, which multiply with each letter.
+TEST(Gbnf, CallersThatMultiplyAreReadOnce) {
+  std::string text = "root ::= \"x\"";
+  for (int i = 0; i < 1000; ++i) text += fmt::format(" | \"x\" root \"{}.\"", i);
+  const Grammar grammar = of_gbnf(text);
   Automaton automaton(grammar);
   auto state = automaton.begin();
-  for (int i = 0; i < 60; ++i) {
-    state = automaton.next(state, 'x');
-    ASSERT_NE(state, Automaton::none) << i;
-  }
-  int read = 0;
-  while (!automaton.accepts(state) && read < 60) {
-    const auto b = automaton.next(state, 'b');
-    state = b != Automaton::none ? b : automaton.next(state, 'c');
-    ASSERT_NE(state, Automaton::none) << read;
-    ++read;
+  for (const char c : std::string("xxxxx") + "0.999.17.500.") {
+    state = automaton.next(state, static_cast<uint8_t>(c));
+    ASSERT_NE(state, Automaton::none) << c;
+    ASSERT_FALSE(automaton.is_full());
   }
   EXPECT_TRUE(automaton.accepts(state));
+}
+
+// Rules that are drawn: alternatives of letters and rules, by their number.
+struct DrawnRules {
+  static constexpr size_t letter = 100; // what is behind it stands for letters
+  std::vector<std::vector<std::vector<size_t>>> rules;
+
+  explicit DrawnRules(std::mt19937& random) : rules(2 + random() % 3) {
+    for (auto& rule : rules) {
+      rule.resize(1 + random() % 3);
+      for (auto& alternative : rule) {
+        alternative.resize(random() % 4);
+        for (size_t& symbol : alternative) symbol = random() % 2 ? random() % rules.size() : letter + random() % 2;
+      }
+    }
+  }
+  std::string gbnf() const {
+    std::string text;
+    for (size_t i = 0; i < rules.size(); ++i) {
+      text += i == 0 ? "root ::=" : fmt::format("r{} ::=", i);
+      for (size_t j = 0; j < rules[i].size(); ++j) {
+        if (j > 0) text += " |";
+        for (const size_t symbol : rules[i][j])
+          text += symbol >= letter ? fmt::format(" \"{}\"", symbol == letter ? 'a' : 'b')
+                  : symbol == 0    ? " root"
+                                   : fmt::format(" r{}", symbol);
+      }
+      text += "\n";
+    }
+    return text;
+  }
+  // Where a text of the rule that begins here may end.
+  std::set<size_t> ends(size_t rule, const std::string& text, size_t begin) const {
+    std::set<size_t> all;
+    for (const auto& alternative : rules[rule]) {
+      std::set<size_t> places{begin};
+      for (const size_t symbol : alternative) {
+        std::set<size_t> next;
+        for (const size_t at : places) {
+          if (symbol < letter)
+            next.merge(ends(symbol, text, at));
+          else if (at < text.size() && text[at] == (symbol == letter ? 'a' : 'b'))
+            next.insert(at + 1);
+        }
+        places = next;
+      }
+      all.merge(places);
+    }
+    return all;
+  }
+};
+
+TEST(Gbnf, DrawnGrammarsHaveTheTextsThatTheirRulesDerive) {
+  std::mt19937 random(5);
+  int accepted = 0, texts = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const DrawnRules drawn(random);
+    std::optional<Grammar> grammar;
+    try {
+      grammar = of_gbnf(drawn.gbnf());
+    } catch (const Error&) { // it has no end, or calls itself before it has read anything
+      continue;
+    }
+    ++accepted;
+    for (size_t size = 0; size <= 6; ++size)
+      for (unsigned bits = 0; bits < 1u << size; ++bits) {
+        std::string text;
+        for (size_t i = 0; i < size; ++i) text += bits >> i & 1 ? 'b' : 'a';
+        const bool is_text = drawn.ends(0, text, 0).contains(size);
+        ASSERT_EQ(has(*grammar, text), is_text) << drawn.gbnf() << text;
+        texts += is_text;
+      }
+  }
+  EXPECT_GT(accepted, 200);
+  EXPECT_GT(texts, 1000);
 }
 
 // As in a long answer: what is known is dropped on the way, and the text goes on.

@@ -112,6 +112,9 @@ def jpeg(width, height):
 DEEP = b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 BOMB = png(8000, 8000, bytes(8001 * 8000)) # 62 KB
 
+# Ways to read a text that double with each rule, before its first letter or behind it.
+WAYS = "".join(f'r{i} ::= r{i + 1} "x" | r{i + 1} "y"\n' for i in range(60)) + 'r60 ::= "a"\n'
+
 MANY = [{}] * 300_000 # objects, which a parser with callbacks reads in a time of their square
 
 # Bodies of POST /v1/chat/completions, as bytes or as documents, with the status and a part of the answer.
@@ -136,6 +139,7 @@ BODIES = [
     ("a tool of 100,000 keys", chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {str(key): 1 for key in range(100000)}}}]), 400, "more than 1024 keys"),
     ("a form of 200,000 keys", chat(response_format={"type": "json_schema", "json_schema": {"name": "f", "schema": {str(key): 1 for key in range(200000)}}}), 400,
      "more than 1024 keys"),
+    ("a grammar of 2^60 ways", chat(grammar="root ::= r0\n" + WAYS), 200, "choices"), ("one behind a letter", chat(grammar='root ::= "q" r0\n' + WAYS), 200, "choices"),
     ("a tool that asks for deep JSON", chat(tools=[{"type": "function", "function": {"name": "f", "parameters": json.loads("{\"a\":" * 100 + "1" + "}" * 100)}}],
                                             tool_choice="required"), 400, "nested more than 64"),
     ("temperature -1", chat(temperature=-1), 400, "temperature"), ("temperature 1e308", chat(temperature=1e308), 400, "temperature"),
