@@ -2,6 +2,7 @@
 
 #include "jinja/code_points.h"
 #include "jinja/methods.h"
+#include "jinja/operators.h"
 
 #include <fmt/format.h>
 
@@ -46,8 +47,7 @@ std::optional<Value> own_attribute(const Value& object, std::string_view name) {
 
 std::optional<Value> item_at(Runtime& runtime, const Value& object, const Value& index) {
   if (const Dict* dict = object.dict()) {
-    runtime.step(std::ssize(dict->items) / 8);
-    const Value* found = dict->find(index);
+    const Value* found = find(runtime, *dict, index);
     return found ? std::optional(*found) : std::nullopt;
   }
   if (!index.is_integer()) return std::nullopt;
@@ -74,10 +74,8 @@ Value attribute_of(Runtime& runtime, const Value& object, std::string_view name)
   runtime.step();
   if (object.is_undefined()) runtime.fail(fmt::format("{}, so it has no '{}'", object.undefined_name(), name));
   if (auto own = own_attribute(object, name)) return std::move(*own);
-  if (const Dict* dict = object.dict()) {
-    runtime.step(std::ssize(dict->items) / 8);
-    if (const Value* found = dict->find(name)) return *found;
-  }
+  if (const Dict* dict = object.dict())
+    if (const Value* found = find(runtime, *dict, name)) return *found;
   return missing(object, name);
 }
 

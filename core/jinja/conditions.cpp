@@ -53,14 +53,14 @@ std::string_view comparison_of(std::string_view name) {
 }
 
 bool is_divisible(Runtime& runtime, const Value& value, const Value& by) {
-  return equal(arithmetic(runtime, "%", value, by), 0);
+  return equal(runtime, arithmetic(runtime, "%", value, by), 0);
 }
 
-bool is_same(const Value& left, const Value& right) {
+bool is_same(Runtime& runtime, const Value& left, const Value& right) {
   if (left.list() || right.list()) return left.list() == right.list();
   if (left.dict() || right.dict()) return left.dict() == right.dict();
   const bool same_type = std::string_view(left.type()) == right.type();
-  return same_type && equal(left, right);
+  return same_type && equal(runtime, left, right);
 }
 
 bool has_case(Runtime& runtime, std::string_view name, const Value& value) {
@@ -84,7 +84,8 @@ bool apply_test(Runtime& runtime, std::string_view name, const Value& subject, c
   if (name == "odd" || name == "even") return is_divisible(runtime, subject, 2) == (name == "even");
   if (name == "divisibleby")
     return is_divisible(runtime, subject, *bind_arguments(runtime, "divisibleby", arguments, {"num"}, 1)[0]);
-  if (name == "sameas") return is_same(subject, *bind_arguments(runtime, "sameas", arguments, {"other"}, 1)[0]);
+  if (name == "sameas")
+    return is_same(runtime, subject, *bind_arguments(runtime, "sameas", arguments, {"other"}, 1)[0]);
   if (name == "lower" || name == "upper") return has_case(runtime, name, subject);
   if (name == "filter") {
     const std::string& wanted = text_of(runtime, "the test 'filter'", subject);

@@ -39,8 +39,7 @@ Value Interpreter::evaluate_node(const Mapping& node) {
   for (const auto& [key, value] : node.items) {
     Value name = evaluate(*key);
     if (name.list() || name.dict() || name.space()) runtime_.fail(fmt::format("a {} cannot be a key", name.type()));
-    runtime_.step(std::ssize(dict.items) / 8);
-    dict.set(std::move(name), evaluate(*value));
+    set(runtime_, dict, std::move(name), evaluate(*value));
   }
   return runtime_.dict(std::move(dict));
 }

@@ -1,6 +1,7 @@
 #include "jinja/functions.h"
 
 #include "jinja/format.h"
+#include "jinja/operators.h"
 
 #include <fmt/format.h>
 
@@ -38,8 +39,7 @@ Value make_dictionary(Runtime& runtime, const Arguments& arguments) {
       for (const Value& pair : items_of(runtime, source)) {
         const auto items = items_of(runtime, pair);
         if (items.size() != 2) runtime.fail("dict expects pairs of a key and a value");
-        runtime.step(std::ssize(made.items));
-        made.set(items[0], items[1]);
+        set(runtime, made, items[0], items[1]);
       }
     }
   }

@@ -1,10 +1,12 @@
 #include "jinja/methods.h"
 
 #include "jinja/code_points.h"
+#include "jinja/operators.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -214,8 +216,7 @@ Value classified(Runtime& runtime, const Callable& method, const Arguments& argu
 Value found_item(Runtime& runtime, const Callable& method, const Arguments& arguments) {
   auto bound = bind_arguments(runtime, method.name, arguments, {"value"}, 1);
   const auto& items = method.self.list()->items;
-  runtime.step(std::ssize(items));
-  auto same = [&](const Value& item) { return equal(item, *bound[0]); };
+  auto same = [&](const Value& item) { return equal(runtime, item, *bound[0]); };
   if (method.name == "count") return static_cast<int64_t>(std::ranges::count_if(items, same));
   const auto at = std::ranges::find_if(items, same);
   if (at == items.end()) runtime.fail("index: the value is not in the list");
@@ -224,8 +225,7 @@ Value found_item(Runtime& runtime, const Callable& method, const Arguments& argu
 
 Value got(Runtime& runtime, const Callable& method, const Arguments& arguments) {
   auto bound = bind_arguments(runtime, "get", arguments, {"key", "default"}, 1);
-  runtime.step(std::ssize(method.self.dict()->items) / 8);
-  const Value* found = method.self.dict()->find(*bound[0]);
+  const Value* found = find(runtime, *method.self.dict(), *bound[0]);
   return found ? *found : bound[1] ? *bound[1] : Value();
 }
 
@@ -253,9 +253,9 @@ Value changed(Runtime& runtime, const Callable& method, const Arguments& argumen
   Loop& loop = *method.self.loop();
   if (!arguments.named.empty()) runtime.fail("loop.changed takes no named arguments");
   if (loop.ended) runtime.fail("loop.changed is called behind its loop");
-  const bool differs = !std::exchange(loop.has_changed, true) ||
-                       !std::equal(loop.changed.begin(), loop.changed.end(), arguments.positional.begin(),
-                                   arguments.positional.end(), equal);
+  const bool differs =
+      !std::exchange(loop.has_changed, true) ||
+      !std::ranges::equal(loop.changed, arguments.positional, std::bind_front(equal, std::ref(runtime)));
   loop.changed = arguments.positional;
   return differs;
 }

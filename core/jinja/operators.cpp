@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace fvlm::jinja {
 namespace {
@@ -93,6 +94,32 @@ Value repeated(Runtime& runtime, const Value& value, int64_t count) {
   return runtime.list(std::move(items), value.list()->kind);
 }
 
+bool are_equal(Runtime& runtime, std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  runtime.charge_bytes(left.size());
+  return left == right;
+}
+
+// Of the item with an equal key; the number of items where there is none.
+size_t place_of(Runtime& runtime, const Dict& dict, std::string_view key) {
+  runtime.step(std::ssize(dict.items) / 8);
+  size_t place = 0;
+  for (; place < dict.items.size(); ++place)
+    if (const std::string* text = dict.items[place].first.text(); text && are_equal(runtime, *text, key)) break;
+  return place;
+}
+
+size_t place_of(Runtime& runtime, const Dict& dict, const Value& key) {
+  if (key.text()) return place_of(runtime, dict, std::string_view(*key.text()));
+  size_t place = 0;
+  while (place < dict.items.size() && !equal(runtime, dict.items[place].first, key)) ++place;
+  return place;
+}
+
+const Value* value_at(const Dict& dict, size_t place) {
+  return place == dict.items.size() ? nullptr : &dict.items[place].second;
+}
+
 bool is_list(const Value& value) {
   return value.list() && (value.list()->kind == List::Kind::list || value.list()->kind == List::Kind::tuple);
 }
@@ -148,14 +175,58 @@ Value negative(Runtime& runtime, const Value& value) {
   return integer_arithmetic(runtime, "-", 0, integer_of(runtime, "operator -", value));
 }
 
+bool equal(Runtime& runtime, const Value& left, const Value& right) {
+  runtime.step();
+  if (left.is_number() && right.is_number())
+    return left.is_integer() && right.is_integer() ? left.integer() == right.integer()
+                                                   : left.number() == right.number();
+  if (left.text() && right.text()) return are_equal(runtime, *left.text(), *right.text());
+  if (const List* a = left.list(), *b = right.list(); a && b) {
+    if (a == b || a->kind == List::Kind::generator || b->kind == List::Kind::generator) return a == b;
+    return a->kind == b->kind && std::ranges::equal(a->items, b->items, std::bind_front(equal, std::ref(runtime)));
+  }
+  if (const Dict* a = left.dict(), *b = right.dict(); a && b) {
+    if (a == b) return true;
+    if (a->items.size() != b->items.size()) return false;
+    return std::ranges::all_of(a->items, [&](const auto& item) {
+      const Value* other = find(runtime, *b, item.first);
+      return other && equal(runtime, item.second, *other);
+    });
+  }
+  if (left.space() || right.space()) return left.space() == right.space();
+  if (left.loop() || right.loop()) return left.loop() == right.loop();
+  if (left.callable() || right.callable()) return left.callable() == right.callable();
+  return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
+}
+
+const Value* find(Runtime& runtime, const Dict& dict, std::string_view key) {
+  return value_at(dict, place_of(runtime, dict, key));
+}
+
+const Value* find(Runtime& runtime, const Dict& dict, const Value& key) {
+  return value_at(dict, place_of(runtime, dict, key));
+}
+
+void set(Runtime& runtime, Dict& dict, Value key, Value value) {
+  dict.depth = std::max({dict.depth, key.depth() + 1, value.depth() + 1});
+  const size_t place = place_of(runtime, dict, key);
+  if (place == dict.items.size())
+    dict.items.emplace_back(std::move(key), std::move(value));
+  else
+    dict.items[place].second = std::move(value);
+}
+
 bool less(Runtime& runtime, const Value& left, const Value& right) {
   if (left.is_number() && right.is_number()) return left.number() < right.number();
-  if (left.text() && right.text()) return *left.text() < *right.text();
+  if (left.text() && right.text()) {
+    runtime.charge_bytes(std::min(left.text()->size(), right.text()->size()));
+    return *left.text() < *right.text();
+  }
   if (is_list(left) && is_list(right) && left.list()->kind == right.list()->kind) {
     const auto &a = left.list()->items, &b = right.list()->items;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
       runtime.step();
-      if (!equal(a[i], b[i])) return less(runtime, a[i], b[i]);
+      if (!equal(runtime, a[i], b[i])) return less(runtime, a[i], b[i]);
     }
     return a.size() < b.size();
   }
@@ -169,23 +240,20 @@ bool contains(Runtime& runtime, const Value& container, const Value& value) {
     runtime.charge_bytes(text->size());
     return text->find(*value.text()) != std::string::npos;
   }
-  if (const Dict* dict = container.dict()) {
-    runtime.step(std::ssize(dict->items));
-    return dict->find(value);
-  }
+  if (const Dict* dict = container.dict()) return find(runtime, *dict, value);
   const auto items = items_of(runtime, container);
-  return std::ranges::any_of(items, [&](const Value& item) { return equal(item, value); });
+  return std::ranges::any_of(items, [&](const Value& item) { return equal(runtime, item, value); });
 }
 
 bool compare(Runtime& runtime, std::string_view op, const Value& left, const Value& right) {
   runtime.step();
-  if (op == "==") return equal(left, right);
-  if (op == "!=") return !equal(left, right);
+  if (op == "==") return equal(runtime, left, right);
+  if (op == "!=") return !equal(runtime, left, right);
   if (op == "in") return contains(runtime, right, left);
   if (op == "not in") return !contains(runtime, right, left);
   if (op == "<") return less(runtime, left, right);
   if (op == ">") return less(runtime, right, left);
-  if (equal(left, right)) return true;
+  if (equal(runtime, left, right)) return true;
   return op == "<=" ? less(runtime, left, right) : less(runtime, right, left);
 }
 

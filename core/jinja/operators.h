@@ -10,6 +10,14 @@ namespace fvlm::jinja {
 Value arithmetic(Runtime& runtime, std::string_view op, const Value& left, const Value& right);
 Value negative(Runtime& runtime, const Value& value);
 
+// Python's ==. It takes a step for each pair of values, and more for long texts.
+// would.
+bool equal(Runtime& runtime, const Value& left, const Value& right);
+// The value of an equal key; null where there is none.
+const Value* find(Runtime& runtime, const Dict& dict, std::string_view key);
+const Value* find(Runtime& runtime, const Dict& dict, const Value& key);
+void set(Runtime& runtime, Dict& dict, Value key, Value value);
+
 // == != < <= > >= in, and "not in".
 bool compare(Runtime& runtime, std::string_view op, const Value& left, const Value& right);
 bool contains(Runtime& runtime, const Value& container, const Value& value);

@@ -165,8 +165,7 @@ Value filter_unique(Runtime& runtime, const Value& subject, const Arguments& arg
   auto bound = bind_arguments(runtime, "unique", arguments, {"case_sensitive", "attribute"});
   std::vector<Keyed> kept;
   for (Keyed& candidate : keyed(runtime, subject, bound[0] && bound[0]->truthy(), bound[1])) {
-    runtime.step(std::ssize(kept));
-    if (std::ranges::none_of(kept, [&](const Keyed& other) { return equal(other.key, candidate.key); }))
+    if (std::ranges::none_of(kept, [&](const Keyed& other) { return equal(runtime, other.key, candidate.key); }))
       kept.push_back(std::move(candidate));
   }
   return list_of(runtime, std::move(kept), List::Kind::generator);

@@ -44,22 +44,12 @@ int Value::depth() const {
   return list() ? list()->depth : dict() ? dict()->depth : 0;
 }
 
-const Value* Dict::find(const Value& key) const {
-  auto found = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
-  return found == items.end() ? nullptr : &found->second;
-}
-
-const Value* Dict::find(std::string_view key) const {
+void Dict::set(std::string_view key, Value value) {
+  depth = std::max(depth, value.depth() + 1);
   auto found =
       std::ranges::find_if(items, [&](const auto& item) { return item.first.text() && *item.first.text() == key; });
-  return found == items.end() ? nullptr : &found->second;
-}
-
-void Dict::set(Value key, Value value) {
-  depth = std::max({depth, key.depth() + 1, value.depth() + 1});
-  auto found = std::ranges::find_if(items, [&](const auto& item) { return equal(item.first, key); });
   if (found == items.end())
-    items.emplace_back(std::move(key), std::move(value));
+    items.emplace_back(key, std::move(value));
   else
     found->second = std::move(value);
 }
@@ -74,7 +64,7 @@ Value make_dict(Dict dict) {
   return std::make_shared<const Dict>(std::move(dict));
 }
 
-Value dict_of(std::initializer_list<std::pair<Value, Value>> items) {
+Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items) {
   Dict dict;
   for (const auto& [key, value] : items) dict.set(key, value);
   return make_dict(std::move(dict));
@@ -99,28 +89,6 @@ Value from_json(const nlohmann::ordered_json& json) {
     return make_dict(std::move(dict));
   }
   return {};
-}
-
-bool equal(const Value& left, const Value& right) {
-  if (left.is_number() && right.is_number())
-    return left.is_integer() && right.is_integer() ? left.integer() == right.integer()
-                                                   : left.number() == right.number();
-  if (left.text() && right.text()) return *left.text() == *right.text();
-  if (const List* a = left.list(), *b = right.list(); a && b) {
-    if (a->kind == List::Kind::generator || b->kind == List::Kind::generator) return a == b;
-    return a->kind == b->kind && std::equal(a->items.begin(), a->items.end(), b->items.begin(), b->items.end(), equal);
-  }
-  if (const Dict* a = left.dict(), *b = right.dict(); a && b) {
-    if (a->items.size() != b->items.size()) return false;
-    return std::ranges::all_of(a->items, [&](const auto& item) {
-      const Value* other = b->find(item.first);
-      return other && equal(item.second, *other);
-    });
-  }
-  if (left.space() || right.space()) return left.space() == right.space();
-  if (left.loop() || right.loop()) return left.loop() == right.loop();
-  if (left.callable() || right.callable()) return left.callable() == right.callable();
-  return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
 }
 
 } // namespace fvlm::jinja

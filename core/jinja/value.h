@@ -91,13 +91,11 @@ struct List {
   mutable bool consumed = false;
 };
 
-// Keeps the order of insertion. Dictionaries in templates are small, so that a lookup is a scan.
+// Keeps the order of insertion. Dictionaries in templates are small, so that a lookup is a scan (find in operators.h).
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;
-  const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
-  void set(Value key, Value value);
+  void set(std::string_view key, Value value);
 };
 
 // The one kind of object that a template can change: {% set ns.x = 1 %}.
@@ -126,10 +124,7 @@ struct Callable {
 
 Value make_list(std::vector<Value> items, List::Kind kind = List::Kind::list);
 Value make_dict(Dict dict);
-Value dict_of(std::initializer_list<std::pair<Value, Value>> items);
+Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items);
 Value from_json(const nlohmann::ordered_json& json);
-
-// Python's ==.
-bool equal(const Value& left, const Value& right);
 
 } // namespace fvlm::jinja

@@ -94,6 +94,28 @@ TEST(Jinja, HostileTemplatesEndWithAnError) {
               testing::HasSubstr("more than 5 steps"));
 }
 
+// Values that hold others several times, so that there are 2^60 pairs to compare, and long texts.
+TEST(Jinja, ComparisonsTakeSteps) {
+  const std::string pairs = "{% set a = namespace(x=[1]) %}{% set b = namespace(x=[1]) %}{% for i in range(60) %}"
+                            "{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}";
+  for (const char* compared :
+       {"a.x == b.x", "a.x != b.x", "a.x <= b.x", "a.x < b.x", "a.x in [b.x]", "[a.x].index(b.x)", "[a.x].count(b.x)",
+        "[a.x, b.x] | unique | list", "a.x in {'k': b.x}.values()", "{'k': a.x} == {'k': b.x}",
+        "[a.x] | select('eq', b.x) | list", "[[a.x, 1], [b.x, 0]] | sort", "[[a.x, 1], [b.x, 0]] | max"})
+    EXPECT_THAT(error_of(pairs + "{{ " + compared + " }}"), testing::HasSubstr("more than 5000000 steps")) << compared;
+  const std::string changed = "{% for i in [a.x, b.x] %}{% if loop.changed(i) %}{% endif %}{% endfor %}";
+  EXPECT_THAT(error_of(pairs + changed), testing::HasSubstr("more than 5000000 steps"));
+  EXPECT_EQ(render(pairs + "{{ a.x == a.x }} {{ [a.x, 0] < [a.x, 1] }} {{ {'k': a.x} == {'k': a.x} }}"),
+            "True True True");
+
+  const std::string texts = "{% set a = 'x' * 640000 %}{% set b = 'x' * 640000 %}{% set d = {a: 1} %}";
+  for (const char* compared :
+       {"a == b", "a < b", "b in [a]", "b in d", "d[b]", "d.get(b)", "{a: 1, b: 2}", "[b] == [a]"})
+    EXPECT_THAT(error_of(texts + "{% for i in range(600) %}{% set x = " + compared + " %}{% endfor %}"),
+                testing::HasSubstr("more than 5000000 steps"))
+        << compared;
+}
+
 TEST(Jinja, CirclesOfNamespacesAndMacrosAreFreed) { // as AddressSanitizer would report otherwise
   EXPECT_EQ(
       render("{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = [b, a] %}"
