@@ -11,7 +11,6 @@ Value arithmetic(Runtime& runtime, std::string_view op, const Value& left, const
 Value negative(Runtime& runtime, const Value& value);
 
 // Python's ==. It takes a step for each pair of values, and more for long texts.
-// would.
 bool equal(Runtime& runtime, const Value& left, const Value& right);
 // The value of an equal key; null where there is none.
 const Value* find(Runtime& runtime, const Dict& dict, std::string_view key);

@@ -1,5 +1,7 @@
 #include "jinja/value.h"
 
+#include "base/error.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -72,6 +74,10 @@ Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items) {
 
 Value from_json(const nlohmann::ordered_json& json) {
   if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX})
+    throw Error(ErrorKind::data, "the integer {} is too large for a chat template, which has them up to {}",
+                json.get<uint64_t>(), INT64_MAX)
+        .advise("make it a text");
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return json.get_ref<const std::string&>();

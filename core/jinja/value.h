@@ -125,6 +125,7 @@ struct Callable {
 Value make_list(std::vector<Value> items, List::Kind kind = List::Kind::list);
 Value make_dict(Dict dict);
 Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items);
+// Throws Error(data) for integers of 2^63 and more. Those of 2^64 and more are floats in parsed JSON, and so here.
 Value from_json(const nlohmann::ordered_json& json);
 
 } // namespace fvlm::jinja

@@ -124,7 +124,7 @@ def chat():
 
 def snippets():
     for number, line in enumerate((FOLDER.parent / "snippets.txt").read_text().split("\n---\n")):
-        yield case(f"snippet {number}", line, CONVERSATIONS[2], {"tools": TOOLS})
+        yield case(f"snippet {number}", line, CONVERSATIONS[2], {"tools": TOOLS, "limits": [2**63 - 1, -2**63]})
 
 
 def mutated():

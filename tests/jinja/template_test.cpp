@@ -116,6 +116,17 @@ TEST(Jinja, ComparisonsTakeSteps) {
         << compared;
 }
 
+// Those that it has are compared with transformers (snippets.txt).
+TEST(Jinja, IntegersBeyond64BitsAreRefused) {
+  for (const char* number : {"9223372036854775808", "18446744073709551615"}) try {
+      (void)from_json(nlohmann::ordered_json::parse(fmt::format(R"({{"id": [{}]}})", number)));
+      ADD_FAILURE() << number;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_THAT(error.what(), testing::HasSubstr(fmt::format("the integer {} is too large", number)));
+    }
+}
+
 TEST(Jinja, CirclesOfNamespacesAndMacrosAreFreed) { // as AddressSanitizer would report otherwise
   EXPECT_EQ(
       render("{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = [b, a] %}"
