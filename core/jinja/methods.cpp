@@ -68,7 +68,7 @@ Value split(Runtime& runtime, const Callable& method, const Arguments& arguments
         if (is_python_space(code_point(point))) break;
         end += point.size();
       }
-      if (most == 0) end = strip(text, Side::right).size();
+      if (most == 0) end = text.size(); // with the white space at its end
       runtime.step(std::ssize(points));
       parts.emplace_back(text.substr(0, end));
       text = strip(text.substr(end), Side::left);
