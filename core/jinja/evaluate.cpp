@@ -11,6 +11,14 @@
 
 namespace fvlm::jinja {
 
+namespace {
+
+bool is_escape(std::string_view filter) {
+  return filter == "e" || filter == "escape";
+}
+
+} // namespace
+
 Value Interpreter::evaluate(const Expression& expression) {
   Runtime::Deeper deeper(runtime_);
   runtime_.step();
@@ -112,6 +120,10 @@ Value Interpreter::evaluate_node(const Filter& node) {
   const Value subject = evaluate(*node.subject);
   const Arguments arguments = evaluate(node.arguments);
   runtime_.at_line(line);
+  const auto* const inner = std::get_if<Filter>(&node.subject->node);
+  if (is_escape(node.name) && inner && (is_escape(inner->name) || inner->name == "safe"))
+    runtime_.fail(fmt::format("the filter '{}' behind '{}' is not supported", node.name, inner->name),
+                  "leave it out: it changes nothing there");
   return apply_filter(runtime_, node.name, subject, arguments);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -97,31 +98,80 @@ Value filter_tojson(Runtime& runtime, const Value& subject, const Arguments& arg
   return to_json(runtime, subject, style);
 }
 
-std::optional<double> parse_real(std::string_view text) {
+// A number's text without white space around it and underscores between its digits; nothing where one stands elsewhere.
+std::optional<std::string> bare_number(Runtime& runtime, std::string_view text, bool (*is_digit)(char)) {
   text = strip(text, Side::both);
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
+    runtime.fail("numbers in text beyond ASCII are not supported");
+  std::string made;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_')
+      made += text[i];
+    else if (i == 0 || i + 1 == text.size() || !is_digit(text[i - 1]) || !is_digit(text[i + 1]))
+      return std::nullopt;
+  }
+  return made;
+}
+
+bool is_decimal_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+bool is_any_digit(char c) {
+  return is_decimal_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+// Python's float(text); nothing where it is none.
+std::optional<double> parse_real(Runtime& runtime, std::string_view text) {
+  const auto number = bare_number(runtime, text, is_decimal_digit);
+  if (!number) return std::nullopt;
+  std::string_view rest = *number;
+  if (rest.starts_with('+') && !rest.starts_with("+-")) rest.remove_prefix(1);
   double value = 0;
-  auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) return std::nullopt;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  if (rest.empty() || error != std::errc{} || end != rest.data() + rest.size()) return std::nullopt;
   return value;
+}
+
+[[noreturn]] void too_large(Runtime& runtime) {
+  runtime.fail("an integer has more than 64 bits");
+}
+
+// Python's int(text, base); nothing where it is none. A base of 0 is that of the prefix.
+std::optional<int64_t> parse_integer(Runtime& runtime, std::string_view text, int64_t base) {
+  const auto number = bare_number(runtime, text, is_any_digit);
+  if (!number || (base != 0 && (base < 2 || base > 36))) return std::nullopt;
+  std::string_view digits = *number;
+  const bool is_negative = digits.starts_with('-');
+  if (is_negative || digits.starts_with('+')) digits.remove_prefix(1);
+  static constexpr std::pair<char, int64_t> prefixes[] = {{'x', 16}, {'o', 8}, {'b', 2}};
+  for (const auto& [letter, of] : prefixes)
+    if (digits.size() > 2 && digits[0] == '0' && (digits[1] | 0x20) == letter && (base == 0 || base == of)) {
+      digits.remove_prefix(2);
+      base = of;
+      break;
+    }
+  if (base == 0 && digits.starts_with('0') && digits.find_first_not_of('0') != std::string_view::npos)
+    return std::nullopt;
+  uint64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base == 0 ? 10 : static_cast<int>(base));
+  if (digits.empty() || end == digits.data() || end != digits.data() + digits.size()) return std::nullopt;
+  if (error != std::errc{} || value > uint64_t{INT64_MAX} + (is_negative ? 1 : 0)) too_large(runtime);
+  return static_cast<int64_t>(is_negative ? 0 - value : value);
 }
 
 Value filter_int(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   auto bound = bind_arguments(runtime, "int", arguments, {"default", "base"});
-  const Value fallback = bound[0] ? *bound[0] : Value(0);
   if (subject.is_integer()) return subject.integer();
   std::optional<double> real = subject.is_float() ? std::optional(subject.number()) : std::nullopt;
   if (const std::string* text = subject.text()) {
-    std::string_view digits = strip(*text, Side::both);
-    if (digits.starts_with('+')) digits.remove_prefix(1);
-    int64_t value = 0;
-    const int base =
-        bound[1] ? static_cast<int>(std::clamp<int64_t>(integer_of(runtime, "int", *bound[1]), 2, 36)) : 10;
-    auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    if (!digits.empty() && parsed.ec == std::errc{} && parsed.ptr == digits.data() + digits.size()) return value;
-    real = parse_real(*text);
+    if (const auto value = parse_integer(runtime, *text, bound[1] ? integer_of(runtime, "int", *bound[1]) : 10))
+      return *value;
+    real = parse_real(runtime, *text);
   }
-  if (!real || !(std::abs(*real) < 9e18)) return fallback;
+  if (!real || !std::isfinite(*real)) return bound[0] ? *bound[0] : Value(0);
+  if (std::abs(*real) >= 0x1p63) too_large(runtime);
   return static_cast<int64_t>(*real);
 }
 
@@ -129,7 +179,7 @@ Value filter_float(Runtime& runtime, const Value& subject, const Arguments& argu
   auto bound = bind_arguments(runtime, "float", arguments, {"default"});
   if (subject.is_number()) return subject.number();
   if (const std::string* text = subject.text())
-    if (auto real = parse_real(*text)) return *real;
+    if (auto real = parse_real(runtime, *text)) return *real;
   return bound[0] ? *bound[0] : Value(0.0);
 }
 
@@ -137,7 +187,7 @@ Value filter_abs(Runtime& runtime, const Value& subject, const Arguments& argume
   bind_arguments(runtime, "abs", arguments, {});
   if (subject.is_float()) return std::abs(subject.number());
   const int64_t value = integer_of(runtime, "abs", subject);
-  if (value == INT64_MIN) runtime.fail("an integer has more than 64 bits");
+  if (value == INT64_MIN) too_large(runtime);
   return value < 0 ? -value : value;
 }
 
@@ -150,7 +200,7 @@ Value filter_round(Runtime& runtime, const Value& subject, const Arguments& argu
   if (method == "common") {
     if (subject.is_integer()) return subject.integer();
     std::string written = fmt::format("{:.{}f}", subject.number(), precision); // rounds half to even, as Python does
-    return *parse_real(written);
+    return *parse_real(runtime, written);
   }
   const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = subject.number() * scale;
   if (method == "ceil") return std::ceil(scaled) / scale;

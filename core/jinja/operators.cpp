@@ -41,6 +41,22 @@ std::pair<int64_t, int64_t> divide(Runtime& runtime, int64_t left, int64_t right
   return {quotient, remainder};
 }
 
+Value real_arithmetic(Runtime& runtime, std::string_view op, double left, double right) {
+  if (op == "+") return left + right;
+  if (op == "-") return left - right;
+  if (op == "*") return left * right;
+  if (op == "**") {
+    if (left == 0 && right < 0) runtime.fail("division by zero");
+    if (left < 0 && right != std::floor(right)) runtime.fail("complex numbers are not supported");
+    return std::pow(left, right);
+  }
+  if (right == 0) runtime.fail("division by zero");
+  if (op == "/") return left / right;
+  double remainder = std::fmod(left, right);
+  if (remainder != 0 && (remainder < 0) != (right < 0)) remainder += right;
+  return op == "%" ? remainder : std::floor((left - remainder) / right + 0.5);
+}
+
 Value integer_arithmetic(Runtime& runtime, std::string_view op, int64_t left, int64_t right) {
   int64_t made = 0;
   bool overflow = false;
@@ -55,23 +71,11 @@ Value integer_arithmetic(Runtime& runtime, std::string_view op, int64_t left, in
   else if (op == "%")
     made = divide(runtime, left, right).second;
   else if (right < 0) // **
-    return std::pow(static_cast<double>(left), static_cast<double>(right));
+    return real_arithmetic(runtime, op, static_cast<double>(left), static_cast<double>(right));
   else
     made = power(runtime, left, right);
   if (overflow) runtime.fail("an integer has more than 64 bits");
   return made;
-}
-
-Value real_arithmetic(Runtime& runtime, std::string_view op, double left, double right) {
-  if (op == "+") return left + right;
-  if (op == "-") return left - right;
-  if (op == "*") return left * right;
-  if (op == "**") return std::pow(left, right);
-  if (right == 0) runtime.fail("division by zero");
-  if (op == "/") return left / right;
-  double remainder = std::fmod(left, right);
-  if (remainder != 0 && (remainder < 0) != (right < 0)) remainder += right;
-  return op == "%" ? remainder : std::floor((left - remainder) / right + 0.5);
 }
 
 Value repeated(Runtime& runtime, const Value& value, int64_t count) {

@@ -50,6 +50,13 @@ TEST(Jinja, ErrorsNameFileLineAndConstruct) {
       {"{{ a ? b }}", "chat.jinja:1: unexpected character '?'"},
       {"{{ 9223372036854775807 + 1 }}", "chat.jinja:1: an integer has more than 64 bits"},
       {"{{ 99999999999999999999 }}", "chat.jinja:1: the number 99999999999999999999 is out of range"},
+      {"{{ '99999999999999999999' | int }}", "chat.jinja:1: an integer has more than 64 bits"},
+      {"{{ '-9223372036854775809' | int }}", "chat.jinja:1: an integer has more than 64 bits"},
+      {"{{ '1e20' | int }}", "chat.jinja:1: an integer has more than 64 bits"},
+      {"{{ '１２' | int }}", "chat.jinja:1: numbers in text beyond ASCII are not supported"},
+      {"{{ (-8) ** (1 / 3) }}", "chat.jinja:1: complex numbers are not supported"},
+      {"{{ '<' | e | e }}", "chat.jinja:1: the filter 'e' behind 'e' is not supported"},
+      {"{{ '<' | safe | escape }}", "chat.jinja:1: the filter 'escape' behind 'safe' is not supported"},
       {"{% break %}", "chat.jinja:1: {% break %} is outside of a loop"},
       {"{% set ns = namespace(_x=1) %}", "chat.jinja:1: a namespace cannot hold '_x'"},
   };
