@@ -126,7 +126,8 @@ Grammar::Order Grammar::callers_first() const {
 }
 
 Automaton::Automaton(const Grammar& grammar)
-    : grammar_(grammar), may_end_(grammar.nodes_with(Grammar::Way::empty)), order_(grammar.callers_first().rules),
+    : grammar_(grammar), ends_(grammar.nodes_with(Grammar::Way::any)),
+      may_end_(grammar.nodes_with(Grammar::Way::empty)), order_(grammar.callers_first().rules),
       place_in_order_(order_.size()), most_callers_(std::max<size_t>(1024, grammar.size())) {
   for (size_t place = 0; place < order_.size(); ++place) place_in_order_[order_[place]] = place;
   (void)frame(Grammar::end, set_of({})); // end_of_text, no_callers
@@ -134,8 +135,8 @@ Automaton::Automaton(const Grammar& grammar)
 }
 
 Automaton::Automaton(const Automaton& other, State state)
-    : grammar_(other.grammar_), may_end_(other.may_end_), order_(other.order_), place_in_order_(other.place_in_order_),
-      most_callers_(other.most_callers_) {
+    : grammar_(other.grammar_), ends_(other.ends_), may_end_(other.may_end_), order_(other.order_),
+      place_in_order_(other.place_in_order_), most_callers_(other.most_callers_) {
   const Known& known = other.states_[static_cast<size_t>(state)];
   const auto callers_of = [&](uint32_t number) -> const FrameNumbers& {
     return *other.sets_[other.frames_[number].second];
@@ -220,7 +221,7 @@ Automaton::Places Automaton::follow(const std::vector<Frame>& begins) {
     while (!open.empty()) {
       const auto [node, callers] = open.back();
       open.pop_back();
-      if (!seen.emplace(node, callers).second) continue;
+      if (!ends_[node] || !seen.emplace(node, callers).second) continue;
       const Grammar::Entry& entry = grammar_.nodes_[node];
       switch (entry.kind) {
       case Grammar::Kind::end:

@@ -41,6 +41,8 @@ class Grammar {
   std::optional<Rule> left_recursive_rule() const { return callers_first().left_recursive; }
   // A rule of which no text comes to an end; nothing where there is none.
   std::optional<Rule> endless_rule() const;
+  // Whether none of the whole text does.
+  bool is_endless() const { return !nodes_with(Way::any)[rules_.front()]; }
   // Whether they were built alike.
   bool operator==(const Grammar&) const = default;
 
@@ -127,7 +129,8 @@ class Automaton {
   std::map<Grammar::Node, SetNumbers> returned(const std::vector<Frame>& begins) const;
 
   const Grammar& grammar_;
-  std::vector<bool> may_end_;          // by node, whether its rule may end there without another byte
+  std::vector<bool> ends_;    // by node, whether a way leads from it to the end of its rule; others are not followed
+  std::vector<bool> may_end_; // by node, whether one does without another byte
   std::vector<Grammar::Rule> order_;   // of rules, callers first
   std::vector<size_t> place_in_order_; // by rule
   size_t most_callers_;                // of a set

@@ -293,6 +293,9 @@ Grammar of_json_schema(const Json& schema) {
   if (grammar.left_recursive_rule())
     throw Error(ErrorKind::usage, "the schema refers to itself where nothing stands between")
         .advise("a $ref to a schema around it belongs into its properties or items");
+  if (grammar.is_endless())
+    throw Error(ErrorKind::usage, "the schema asks for a value that never ends: it requires itself")
+        .advise("make the property optional, or allow null with anyOf");
   return grammar;
 }
 

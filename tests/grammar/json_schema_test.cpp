@@ -190,6 +190,9 @@ TEST(JsonSchema, SaysWhatItDoesNotKeep) {
       {R"({"$ref": "other.json"})", "$ref: expected a place in the schema itself"},
       {R"({"$ref": "#"})", "the schema refers to itself where nothing stands between"},
       {R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})", "the schema refers to itself"},
+      {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
+       "the schema asks for a value that never ends: it requires itself"},
+      {R"({"type": "array", "items": {"$ref": "#"}, "minItems": 1})", "the schema asks for a value that never ends"},
       {R"({"type": "array", "items": {"type": "string", "maxLength": 10000}, "minItems": 10000})",
        "the form is too large"},
       {R"({"type": "array", "minItems": -1})", "minItems: expected a whole number"},
@@ -204,6 +207,23 @@ TEST(JsonSchema, SaysWhatItDoesNotKeep) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
+}
+
+// A text that begins one of these could not end.
+TEST(JsonSchema, LeavesOutOptionalPartsThatNeverEnd) {
+  const std::string endless =
+      R"("$defs": {"x": {"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"]}})";
+  expect_schemas({
+      {R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"type": "null"}}, )" + endless + "}",
+       {"{}", R"({"b":null})"},
+       {R"({"a":{)"}},
+      {R"({"anyOf": [{"$ref": "#/$defs/x"}, {"type": "null"}], )" + endless + "}", {"null"}, {}},
+      {R"({"type": "array", "items": {"$ref": "#/$defs/x"}, )" + endless + "}", {"[]"}, {}},
+  });
+  const Grammar grammar =
+      of_json_schema(Json::parse(R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, )" + endless + "}"));
+  Automaton automaton(grammar);
+  EXPECT_EQ(automaton.next(automaton.next(automaton.begin(), '{'), '"'), Automaton::none);
 }
 
 TEST(JsonSchema, LimitsSchemasInEachOther) {
