@@ -123,10 +123,23 @@ class Compiler {
     if (!values.is_array() || values.empty())
       throw wrong(place.where, fmt::format("{}: expected a list of values", keyword));
     std::vector<std::string> texts;
-    for (const Json& value : values)
+    for (const Json& value : values) {
+      if (has_large_number(value))
+        throw wrong(place.where, fmt::format("{}: {} has a number of more than 64 bits", keyword, written(value)))
+            .advise("make it a text, or leave it out: JSON reads such numbers as others that are near");
       if (!type || is_of(value, *type)) texts.push_back(written(value));
+    }
     if (texts.empty()) throw wrong(place.where, fmt::format("{}: expected a value of the schema's type", keyword));
     return any(texts.size(), [&](size_t i) { return g_.text(texts[i], Grammar::end); });
+  }
+
+  // An integer that neither 64 bits with a sign hold nor 64 without was read as a float, which cannot be told from
+  // others.
+  static bool has_large_number(const Json& value) {
+    if (value.is_structured()) return std::ranges::any_of(value, has_large_number);
+    if (!value.is_number_float()) return false;
+    const auto number = value.get<double>();
+    return number >= 0x1p64 || number <= -0x1p63;
   }
 
   static bool is_of(const Json& value, const Json& type) {
