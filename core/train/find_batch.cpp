@@ -41,8 +41,10 @@ class Search {
     most_units_ = units_ << most_doublings;
     const auto batch = stage.batch.samples;
     if (!batch) return;
-    if (stage.packing.segments == batch || units_ >= *batch)
-      found_.batch = batch; // grows with the pack
+    // A pack that is the whole step grows with it. Any other may hold several steps, or a part of one, and the batch
+    // stays as it is.
+    if (stage.packing.segments == batch)
+      found_.batch = batch;
     else
       most_units_ = std::max(units_, units_for(*batch * largest.frames, *batch * largest.tokens));
   }

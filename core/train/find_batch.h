@@ -37,7 +37,7 @@ struct FoundBatch {
   std::string stage;
   std::vector<PackTry> tries;
   std::optional<size_t> best;   // of the tries
-  std::optional<int64_t> batch; // samples a step, where a pack is the whole of it
+  std::optional<int64_t> batch; // samples a step, where packing.segments says that a pack is the whole of it
   bool holds_step = false;      // the best holds the largest step: a larger one would not be filled
   std::vector<std::string> assumptions;
 };

@@ -101,6 +101,20 @@ TEST_F(FindBatch, StopsWhereTheLargestStepFits) {
   EXPECT_GE(best(found).size.rows, 64 * (2 + 48));
 }
 
+// Memory decides how large a pack is; how many samples make a step is the recipe's to say.
+TEST_F(FindBatch, LeavesTheBatchOfAPackThatHoldsSeveralSteps) {
+  change_recipe("described.packing or { frames = 16, tokens = 512, segments = 8 }", "described.packing");
+  const FoundBatch ample = find("align", 512 * mebibyte);
+  EXPECT_EQ(best(ample).size.rows, 8192) << "the default";
+  EXPECT_TRUE(ample.holds_step);
+  const FoundBatch found = find("align", best(ample).peak / 2);
+  ASSERT_TRUE(found.best);
+  EXPECT_LT(best(found).size.rows, 8192);
+  EXPECT_GE(best(found).samples, 8) << "what fits still holds a step";
+  EXPECT_FALSE(found.batch);
+  EXPECT_EQ(best(found).batch, 0) << "the recipe's 8, and not a share of it";
+}
+
 TEST_F(FindBatch, SupportsEveryObjective) {
   for (const char* stage : {"instruct", "prefer"}) {
     const FoundBatch found = find(stage, 6 * mebibyte, 0.25);
