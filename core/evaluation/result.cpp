@@ -189,6 +189,18 @@ double Result::quality() const {
   return value(measure == plan::Measure::iou ? "iou" : "accuracy");
 }
 
+std::map<std::string, double> values_by_name(const std::vector<Result>& results) {
+  std::map<std::string, double> named;
+  for (const Result& result : results) {
+    const bool has_one_mode = std::ranges::count(results, result.set, &Result::set) == 1;
+    for (const auto& [figure, value] : result.values) {
+      named[fmt::format("evaluation.{}.{}.{}", result.set, result.mode, figure)] = value;
+      if (has_one_mode) named[fmt::format("evaluation.{}.{}", result.set, figure)] = value;
+    }
+  }
+  return named;
+}
+
 Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
   const plan::Measure measure = set.settings().measure;
   Result result{set.name(scores.decoder),

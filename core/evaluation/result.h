@@ -48,6 +48,9 @@ struct Result {
   double quality() const;
 };
 
+// "evaluation.SET.MODE.FIGURE", and "evaluation.SET.FIGURE" besides for a set that was evaluated in one mode.
+std::map<std::string, double> values_by_name(const std::vector<Result>& results);
+
 // A reference model's margins for rewards (log-probability of the chosen minus that of the rejected answer, in nats),
 // by the pair's position in its set.
 struct Reference {

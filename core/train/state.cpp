@@ -28,6 +28,8 @@ std::string RunState::text() const {
   for (const auto& [name, value] : interval) sums[name] = number(value);
   Json last_rates = Json::object();
   for (const auto& [name, value] : rates) last_rates[name] = number(value);
+  Json results = Json::object();
+  for (const auto& [name, value] : evaluation) results[name] = number(value);
   return Json{{"format_version", format_version},
               {"run_id", run_id},
               {"plan_hash", plan_hash},
@@ -59,6 +61,7 @@ std::string RunState::text() const {
               {"reference", reference},
               {"score", score ? number(*score) : Json()},
               {"evaluated_at", evaluated_at},
+              {"evaluation", results},
               {"controlled_at", controlled_at},
               {"ends_here", ends_here}}
              .dump(1) +
@@ -102,6 +105,8 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.reference = json.value("reference", "");
     if (!json.at("score").is_null()) state.score = number(json.at("score"));
     state.evaluated_at = json.value("evaluated_at", -1);
+    if (json.contains("evaluation"))
+      for (const auto& [name, value] : json["evaluation"].items()) state.evaluation[name] = number(value);
     state.controlled_at = json.value("controlled_at", state.step); // which earlier versions did not say
     state.ends_here = json.value("ends_here", false);
     return state;

@@ -44,11 +44,12 @@ struct RunState {
   std::map<std::string, double> rates;              // of the last step, "lr.GROUP" and "weight.TERM"
   std::string memory = "{}";                        // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
-  std::string reference;       // fingerprint of the weights that DPO's are held against
-  std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
-  int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
-  int64_t controlled_at = -1;  // the last step after which `control` said what to do
-  bool ends_here = false;      // as it said, or the data: what is left of the stage is its last evaluation
+  std::string reference;                    // fingerprint of the weights that DPO's are held against
+  std::optional<double> score;              // of the evaluation that decides which checkpoint is best: more is better
+  int64_t evaluated_at = -1;                // the last step after which the stage's sets were evaluated
+  std::map<std::string, double> evaluation; // the results of that, as `control` reads them
+  int64_t controlled_at = -1;               // the last step after which `control` said what to do
+  bool ends_here = false;                   // as it said, or the data: what is left of the stage is its last evaluation
 
   // Of the stage. `rows_per_frame`: in all texts of a sample together.
   int64_t decoder_tokens(int64_t rows_per_frame) const { return text_tokens + rows_per_frame * frames - left_out_rows; }

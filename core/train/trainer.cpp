@@ -67,13 +67,11 @@ StageEnd Trainer::train() {
 // A step may have been saved before what follows it was done: where the run was stopped, or that failed.
 bool Trainer::catch_up() {
   const bool lacks_evaluation = evaluator_ && is_due(stage_.evaluation.every) && state_.evaluated_at != state_.step;
-  if (lacks_evaluation && evaluate()) {
-    checkpoints_.mark_unsaved(); // which of them is best depends on it
-    save();
-  }
-  bool saves = false;
-  if (state_.step == 0 || !control_.due(state_.step) || state_.controlled_at == state_.step) return true;
-  return follow_control(saves);
+  if (!lacks_evaluation && (state_.step == 0 || !lacks_control())) return true;
+  checkpoints_.mark_unsaved(); // which of them is best depends on the evaluation
+  const bool continues = conclude();
+  if (continues) save();
+  return continues;
 }
 
 std::optional<StageEnd> Trainer::advance() {
@@ -318,12 +316,16 @@ bool Trainer::observe() {
       observer_.begin_anew();
       state_.guard.rolled_back_to = *back_at;
     }
-  bool continues = true, saves = is_due(context_.plan.checkpoint.every);
   show_progress();
-  if (control_.due(state_.step)) continues = follow_control(saves);
+  return conclude();
+}
+
+bool Trainer::conclude() {
+  if (is_due(stage_.evaluation.every) && !evaluate()) return true;
+  bool continues = true, saves = is_due(context_.plan.checkpoint.every);
+  if (lacks_control()) continues = follow_control(saves);
   if (is_logged(state_.step)) observer_.write_interval(times_);
   times_.add_elapsed("metrics");
-  if (continues && is_due(stage_.evaluation.every)) evaluate();
   const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
   if (saves && continues && !in_trouble) save();
   return continues;
@@ -332,6 +334,7 @@ bool Trainer::observe() {
 // False: the stage is to end here.
 bool Trainer::follow_control(bool& saves) {
   auto numbers = observer_.interval().values();
+  numbers.insert(state_.evaluation.begin(), state_.evaluation.end());
   numbers["step"] = static_cast<double>(state_.step);
   numbers["tokens"] = numbers["text_tokens"]; // its name in recipes written for earlier versions
   bool continues = true;
@@ -390,6 +393,7 @@ bool Trainer::evaluate() {
     throw;
   }
   state_.evaluated_at = state_.step;
+  state_.evaluation = evaluation::values_by_name(results);
   state_.score.reset();
   const auto& best_by = context_.plan.checkpoint.best_by;
   for (const evaluation::Result& result : results) {

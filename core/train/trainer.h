@@ -65,6 +65,10 @@ class Trainer {
   bool must_observe_now() const;
   // The pending step, if any. False: the stage is to end here.
   bool observe();
+  // What is due after the step: evaluation, `control`, which reads its results, a line of metrics, a checkpoint. False:
+  // the stage is to end here. Where a stop is requested during the evaluation, all of it waits until the run goes on.
+  bool conclude();
+  bool lacks_control() const { return control_.due(state_.step) && state_.controlled_at != state_.step; }
   bool follow_control(bool& saves);
   // False: a stop was asked for, and nothing is measured. The run evaluates this step when it goes on.
   bool evaluate();

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <csignal>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace fvlm::train {
 namespace {
@@ -92,6 +94,108 @@ TEST_F(KeptSteps, WhereControlFails) {
     return m.nothing.there end },)");
   EXPECT_THAT(mistake({"checkpoint.every=100"}, {.stage = "align"}), HasSubstr("small.lua"));
   EXPECT_EQ(newest("a", "align"), 5);
+}
+
+// Early stopping, by a function that wants more than the stage can do.
+class EarlyStop : public KeptSteps {
+ protected:
+  EarlyStop() {
+    change_recipe("samples = 64,", R"(samples = 64, control = { every = 2, run = function(m, memory)
+    local loss = m["evaluation.questions.loss"]
+    if loss ~= m["evaluation.questions.coarse_fine.loss"] then error("one mode, two values") end
+    memory.losses = memory.losses or {}
+    memory.losses[#memory.losses + 1] = loss
+    if memory.best and loss > memory.best - 2 then memory.waited = memory.waited + 1
+    else memory.best, memory.waited = loss, 0 end
+    if memory.waited == 2 then return fvlm.stop_stage() end
+  end },)");
+    change_recipe("evaluation = { every = 4,", "evaluation = { every = 2,");
+  }
+
+  const TrainRequest alone_{.stage = "instruct", .from = first()};
+  fs::path first() {
+    run("base", {}, {.stage = "align"});
+    return StageFolder(folder("base") / "align").of(10);
+  }
+  TrainRequest with(const Faults& faults) const {
+    TrainRequest request = alone_;
+    request.faults = faults;
+    return request;
+  }
+  fs::path last(const std::string& name) const { return StageFolder(folder(name) / "instruct").of(6); }
+
+  void expect_as_whole(const std::string& name) {
+    expect_equal_runs("whole", name);
+    EXPECT_EQ(read_state(last(name)).memory, read_state(last("whole")).memory);
+    EXPECT_EQ(read_file(folder(name) / "journal.jsonl"), read_file(folder("whole") / "journal.jsonl"));
+  }
+};
+
+TEST_F(EarlyStop, ControlReadsTheEvaluationOfItsStep) {
+  EXPECT_EQ(run("whole", {}, alone_).step, 6) << "of 8: two evaluations after the first without progress";
+  std::vector<double> losses;
+  for (const auto& line : metrics(folder("whole")))
+    if (line["kind"] == "evaluation") losses.push_back(line["loss"]);
+  ASSERT_EQ(losses.size(), 3u);
+  const auto memory = nlohmann::json::parse(read_state(last("whole")).memory);
+  EXPECT_EQ(memory["losses"], nlohmann::json(losses)) << memory;
+}
+
+TEST_F(EarlyStop, AfterKillsEndsInTheSameBits) {
+  run("whole", {}, alone_);
+  const auto killed = [&](const Faults& faults) {
+    const pid_t child = fork();
+    if (child == 0) {
+      try {
+        run("a", {}, with(faults));
+      } catch (const std::exception&) {
+      }
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  };
+  const auto at_evaluation = [](int64_t wanted) {
+    Faults faults;
+    faults.before_evaluation = [wanted](const std::string&, int64_t step) {
+      if (step == wanted) kill(getpid(), SIGKILL);
+    };
+    return faults;
+  };
+  EXPECT_TRUE(killed(at_evaluation(2)));
+  EXPECT_TRUE(killed(at_evaluation(4)));
+  Faults behind; // the answer to step 4 is in the journal, and in no checkpoint
+  behind.before_step = [](const std::string&, int64_t step, model::Parameters&) {
+    if (step == 4) kill(getpid(), SIGKILL);
+  };
+  EXPECT_TRUE(killed(behind));
+  Faults end; // and so is the one that ends the stage
+  end.before_checkpoint = [](const std::string&, int64_t step) {
+    if (step == 6) kill(getpid(), SIGKILL);
+  };
+  EXPECT_TRUE(killed(end));
+  EXPECT_FALSE(run("a", {}, alone_).stopped);
+  expect_as_whole("a");
+}
+
+TEST_F(EarlyStop, AfterStopsDuringEvaluationsEndsInTheSameBits) {
+  run("whole", {}, alone_);
+  int64_t evaluated = 0;
+  for (const int64_t step : {2, 4, 6}) {
+    Faults faults;
+    faults.before_evaluation = [&, step](const std::string&, int64_t at) {
+      ++evaluated;
+      if (at == step) raise(SIGTERM);
+    };
+    EXPECT_TRUE(run("a", {}, with(faults)).stopped);
+    const RunState state = read_state(StageFolder(folder("a") / "instruct").of(step));
+    EXPECT_EQ(nlohmann::json::parse(state.memory).value("losses", nlohmann::json::array()).size(), (step - 2) / 2u)
+        << "`control` waits for the evaluation";
+  }
+  EXPECT_FALSE(run("a", {}, alone_).stopped);
+  EXPECT_EQ(evaluated, 5) << "each of the first two evaluations once more";
+  expect_as_whole("a");
 }
 
 // The same mistake is met again, and not passed over.

@@ -71,12 +71,16 @@ Ref<Control> control() {
       .field("every", &Control::every, integer(at_least(1)), "How often it is called.")
       .unit("steps")
       .required()
-      .field("run", &Control::run,
-             lua_function("fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil"),
-             "Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Where no "
-             "step was applied since the last line of metrics, m.loss and m.gradient_norm are not a number. Returns "
-             "fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Results are journaled: "
-             "resuming under the same plan replays them.")
+      .field(
+          "run", &Control::run,
+          lua_function("fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil"),
+          "Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). m has "
+          "step and what a line of metrics has, but for times and memory: m.loss, m.gradient_norm, m.samples, "
+          "m[\"lr.GROUP\"] and so on. Where no step was applied since the last line, m.loss and m.gradient_norm are "
+          "not a number. It also has the stage's last evaluation, which comes first where both are due: "
+          "m[\"evaluation.SET.MODE.FIGURE\"], and m[\"evaluation.SET.FIGURE\"] for a set with one mode; nil before the "
+          "first. Returns fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Results are "
+          "journaled: resuming under the same plan replays them.")
       .required()
       .done();
 }
