@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "budget/described_model.h"
+#include "budget/model_tokens.h"
 #include "data/preprocess.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_form.h"
@@ -40,7 +41,7 @@ class FileCheck {
       for (size_t i = 0; i < stage.objective.size(); ++i)
         if (const std::string* folder = stage.objective[i]->teacher())
           attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", *folder,
-                  [&] { teacher(ModelDirectory::open(resolve_model(*folder)).description().decoder()); });
+                  [&] { teacher(resolve_model(*folder)); });
       mix(path + ".data", stage.data);
       for (const auto& set : stage.evaluation.sets)
         mix(path + ".evaluation.sets" + recipe::key_part(set.name) + ".data", set.data);
@@ -126,10 +127,9 @@ class FileCheck {
     }
   }
 
-  void teacher(const DecoderConfig& config) const {
-    if (vocabulary_size_ > 0 && config.vocab_size != vocabulary_size_)
-      throw Error(ErrorKind::data, "the teacher's vocabulary has {} tokens and the decoder's {}", config.vocab_size,
-                  vocabulary_size_);
+  void teacher(const fs::path& folder) const {
+    const int64_t rows = ModelDirectory::open(folder).description().decoder().vocab_size;
+    budget::require_teacher_tokens(plan_.model, folder, rows, vocabulary_size_ > 0 ? vocabulary_size_ : rows);
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {

@@ -1,9 +1,9 @@
 #include "cli/draft_options.h"
 
 #include "base/error.h"
-#include "base/terminal.h"
 #include "cli/execution_options.h"
 #include "cli/named_model.h"
+#include "data/different_token.h"
 #include "model/weights/model_file.h"
 
 #include <fmt/format.h>
@@ -14,20 +14,6 @@ namespace fvlm::cli {
 namespace {
 
 constexpr int64_t most_drafts = 64, usual_drafts_of_a_model = 4;
-
-// Nothing where the id is not used.
-std::optional<std::string> token_of(const Tokenizer& tokenizer, size_t id) {
-  if (id >= tokenizer.size()) return std::nullopt;
-  try {
-    return tokenizer.bytes_of(static_cast<TokenId>(id));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-std::string shown_token(const std::optional<std::string>& token) {
-  return token ? fmt::format("'{}'", strip_control_characters(*token)) : "no token";
-}
 
 void require_same_tokens(const std::filesystem::path& model, const std::filesystem::path& draft) {
   const auto ours = tokenizer_of(model), theirs = tokenizer_of(draft);
@@ -68,14 +54,6 @@ int64_t draft_tokens_of(const ParsedOptions& parsed) {
   if (has_model && tokens == 0)
     throw Error(ErrorKind::usage, "--draft has no effect with --speculate 0").advise("leave one of them out");
   return tokens;
-}
-
-std::optional<std::string> different_token(const Tokenizer& ours, const Tokenizer& theirs, size_t ids) {
-  for (size_t id = 0; id < ids; ++id) {
-    const auto here = token_of(ours, id), there = token_of(theirs, id);
-    if (here != there) return fmt::format("id {} is {} there and {}", id, shown_token(there), shown_token(here));
-  }
-  return std::nullopt;
 }
 
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator) {

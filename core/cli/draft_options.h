@@ -22,7 +22,4 @@ std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model);
 // Error(usage) for drafts that the models cannot take back.
 void use_draft_model(const ParsedOptions& parsed, const std::filesystem::path& model, infer::Generator& generator);
 
-// Of the first `ids` tokens the first that is another one: "id 7 is 'a' there and 'b'", theirs first. Nothing: none is.
-std::optional<std::string> different_token(const Tokenizer& ours, const Tokenizer& theirs, size_t ids);
-
 } // namespace fvlm::cli

@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "cli/draft_options.h"
+#include "budget/model_tokens.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/named_model.h"
@@ -12,6 +12,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "data/tokenizer.h"
 #include "evaluation/answers.h"
 #include "evaluation/boxes.h"
 #include "evaluation/evaluator.h"
@@ -268,15 +269,7 @@ class EvaluationRun {
 // The sets become tokens and pictures as the recipe's first decoder reads them, which mean nothing to one of another
 // family.
 void require_same_tokens(const plan::Model& recipe, const std::filesystem::path& model) {
-  const auto parts = ModelFile::read(model).parts;
-  const auto decoder = std::ranges::find(parts, Role::decoder, &ModelFile::Part::role);
-  if (decoder == parts.end()) return; // whoever loads it says so
-  const auto file = std::filesystem::path(recipe.tokenizer_folder()) / "tokenizer.json",
-             other = model / decoder->location / "tokenizer.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored) || !std::filesystem::exists(other, ignored)) return;
-  const Tokenizer ours = Tokenizer::from_file(file), theirs = Tokenizer::from_file(other);
-  if (const auto different = different_token(ours, theirs, std::min(ours.size(), theirs.size())))
+  if (const auto different = budget::different_token(recipe, model))
     throw Error(ErrorKind::data, "the model has another tokenizer than the recipe's: {} in the recipe's", *different)
         .at(model.string())
         .advise("evaluate it by a recipe whose model it is: --set model.directory=DIR, for example");

@@ -460,9 +460,11 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
       if (!description.has_adapters()) model::load_weights(directory, model);
     }
     for (const plan::Term& term : stage.objective)
-      if (const std::string* teacher = term->teacher())
-        check_teacher(resolved.plan, stage, *term,
-                      model::config_of(ModelDirectory::open(resolve_model(*teacher)).description()), model.config());
+      if (const std::string* teacher = term->teacher()) {
+        const fs::path folder = resolve_model(*teacher);
+        check_teacher(resolved.plan, stage, *term, folder, model::config_of(ModelDirectory::open(folder).description()),
+                      model.config());
+      }
     require_optimizer(resolved.plan, stage, registry, model.parameters(),
                       groups_of(resolved.plan.model, stage, model.parameters()), request.device);
     if (stage.quantization_aware)

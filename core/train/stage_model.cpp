@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "budget/model_tokens.h"
 #include "device/peak.h"
 #include "device/probe.h"
 #include "model/loading.h"
@@ -71,12 +72,9 @@ std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device dev
 }
 
 void check_teacher(const plan::Plan& plan, const plan::Stage& stage, const plan::ObjectiveTerm& term,
-                   const model::ModelConfig& teacher, const model::ModelConfig& model) {
-  const int64_t known = teacher.decoder.vocab_size, own = model.decoder.vocab_size;
-  if (known != own)
-    throw Error(ErrorKind::data, "the teacher knows {} tokens, and the model {}", known, own)
-        .at(*term.teacher())
-        .advise("a teacher has the model's own tokenizer");
+                   const std::filesystem::path& folder, const model::ModelConfig& teacher,
+                   const model::ModelConfig& model) {
+  budget::require_teacher_tokens(plan.model, folder, teacher.decoder.vocab_size, model.decoder.vocab_size);
   if (term.reads_teacher_prompt() || !stage.data.has_frames()) return;
   const auto rows_of = [&](const model::ModelConfig& config) {
     return visual_rows(*config.connector, config.vision, plan.model.image_size);
@@ -156,13 +154,13 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   if (stage.uses(plan::ObjectiveTerm::Reference::live))
     made.frozen.models.reference = make_frozen(plan, device, begin, &made.model->parameters());
   for (size_t term = 0; term < stage.objective.size(); ++term) {
-    const std::string* folder = stage.objective[term]->teacher();
-    if (!folder) continue;
+    const std::string* named = stage.objective[term]->teacher();
+    if (!named) continue;
     auto& teacher = made.frozen.models.teachers[term];
-    teacher = make_frozen(plan, device, [folder = resolve_model(*folder)](const model::ArenaOptions& arena) {
-      return model::load_model(folder, arena);
-    });
-    check_teacher(plan, stage, *stage.objective[term], teacher->config(), made.model->config());
+    const std::filesystem::path folder = resolve_model(*named);
+    teacher =
+        make_frozen(plan, device, [&](const model::ArenaOptions& arena) { return model::load_model(folder, arena); });
+    check_teacher(plan, stage, *stage.objective[term], folder, teacher->config(), made.model->config());
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.model->parameters(),
                                                      groups_of(plan.model, stage, made.model->parameters()), sharing);

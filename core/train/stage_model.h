@@ -25,10 +25,11 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
 // Floating-point operations a second that the device can do at most; none where that is not known.
 std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 
-// Throws Error(data) where the teacher's vocabulary is another than the model's, or, where the term's teacher reads the
-// stage's frames, it makes another number of decoder rows of each.
+// Throws Error(data) where the tokens of the term's teacher, which lies in `folder`, are others than the model's, or,
+// where it reads the stage's frames, it makes another number of decoder rows of each.
 void check_teacher(const plan::Plan& plan, const plan::Stage& stage, const plan::ObjectiveTerm& term,
-                   const model::ModelConfig& teacher, const model::ModelConfig& model);
+                   const std::filesystem::path& folder, const model::ModelConfig& teacher,
+                   const model::ModelConfig& model);
 
 // A model that does not learn. `base`: of a model whose frozen weights below adapters it shares; null: of none.
 std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make,

@@ -1,5 +1,6 @@
 // What a run and its rehearsal refuse, and warn of, before they train.
 #include "base/error.h"
+#include "budget/model_tokens.h"
 #include "small_run.h"
 
 #include <fmt/format.h>
@@ -63,6 +64,57 @@ TEST_F(RunRefusals, ATeacherMakesAsManyRowsOfAFrameAsTheModel) {
       EXPECT_STREQ(error.what(),
                    "the teacher makes 17 decoder rows of a frame, and the model 5, and both read the same packs");
     }
+}
+
+TEST_F(RunRefusals, ATeacherHasTheModelsTokens) {
+  const fs::path teacher = run("teacher", {}, {.stage = "align", .max_steps = 1}).checkpoint;
+  const std::vector<std::string> sets = {fmt::format(
+      R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])", teacher.string())};
+  EXPECT_NO_THROW(rehearse(resolved(sets), {.folder = folder("a")}, registry_));
+  const fs::path file = teacher / "decoder" / "tokenizer.json";
+  auto tokenizer = nlohmann::json::parse(read_file(file));
+  write_file_atomic(file, tokenizer.dump(1)); // the same in other bytes
+  EXPECT_NO_THROW(rehearse(resolved(sets), {.folder = folder("a")}, registry_));
+  auto& vocabulary = tokenizer["model"]["vocab"];
+  std::swap(vocabulary["a"], vocabulary["b"]);
+  write_file_atomic(file, tokenizer.dump());
+  for (const bool rehearsed : {true, false}) try {
+      if (rehearsed)
+        rehearse(resolved(sets), {.folder = folder("a")}, registry_);
+      else
+        run("a", sets, {.stage = "align"});
+      ADD_FAILURE() << "nobody missed it";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_EQ(error.where(), teacher.string());
+      const auto id = std::min(vocabulary["a"].get<int>(), vocabulary["b"].get<int>());
+      const bool swapped = vocabulary["a"].get<int>() == id; // as the teacher has it
+      EXPECT_EQ(error.what(),
+                fmt::format("the teacher has another tokenizer: id {} is '{}' there and '{}' in the recipe's", id,
+                            swapped ? "a" : "b", swapped ? "b" : "a"));
+    }
+}
+
+TEST_F(RunRefusals, ATeacherWithAPaddedEmbeddingIsToldFromOneWithOtherTokens) {
+  const plan::Plan plan = resolved().plan;
+  const fs::path teacher = run("teacher", {}, {.stage = "align", .max_steps = 1}).checkpoint;
+  const auto advice = [&](int64_t rows, int64_t own) -> std::string {
+    try {
+      budget::require_teacher_tokens(plan.model, teacher, rows, own);
+    } catch (const Error& error) {
+      return fmt::format("{}; {}", error.what(), error.advice());
+    }
+    return "";
+  };
+  EXPECT_EQ(advice(151936, 151936), "");
+  const std::string padded = advice(152064, 151936);
+  EXPECT_NE(padded.find("the teacher's embedding has 152,064 rows, and the model's 151,936"), std::string::npos)
+      << padded;
+  EXPECT_NE(padded.find("their tokens are the same"), std::string::npos) << padded;
+  EXPECT_NE(padded.find("resize_token_embeddings(151936)"), std::string::npos) << padded;
+  fs::remove(teacher / "decoder" / "tokenizer.json");
+  const std::string unknown = advice(152064, 151936);
+  EXPECT_NE(unknown.find("a teacher with the model's own tokenizer"), std::string::npos) << unknown;
 }
 
 TEST_F(RunRefusals, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
