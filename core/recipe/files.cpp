@@ -139,4 +139,10 @@ FileReport find_missing_files(const Resolved& resolved) {
   return std::move(search.report);
 }
 
+FileReport find_missing_files(const Resolved& resolved, const plan::Stage& stage) {
+  FileSearch search(resolved);
+  search.stage(stage);
+  return std::move(search.report);
+}
+
 } // namespace fvlm::recipe

@@ -23,5 +23,7 @@ struct FileReport {
 
 // Checks model folders, checkpoints, tokenizers and every shard that a pattern names.
 FileReport find_missing_files(const Resolved& resolved);
+// Of one stage alone: the shards of its data and evaluation sets, what it starts from, and teachers.
+FileReport find_missing_files(const Resolved& resolved, const plan::Stage& stage);
 
 } // namespace fvlm::recipe

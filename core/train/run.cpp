@@ -19,6 +19,7 @@
 #include "train/rank_view.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/stage_files.h"
 #include "train/stage_length.h"
 #include "train/stop_signals.h"
 
@@ -197,6 +198,9 @@ class Run {
     if (opened_.record.id.empty())
       opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
     check_change(place, stages);
+    const auto to_begin = stages.begin() + static_cast<int64_t>(place.stage) + (place.checkpoint.empty() ? 0 : 1);
+    require_stage_files(resolved_, {to_begin, stages.end()},
+                        {.run = request_.folder, .starts_elsewhere = request_.from && place.checkpoint.empty()});
     announce(place, *stages[place.stage], is_known);
     const bool is_last = place.stage + 1 == stages.size();
     if (request_.from && !place.checkpoint.empty()) announce_unused(*request_.from, place.state.stage_done && is_last);

@@ -44,6 +44,47 @@ TEST_F(RunRefusals, RehearsalOpensInitialModelsAndTeachers) {
   EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
 }
 
+TEST_F(RunRefusals, WhatALaterStageLacksIsFoundBeforeTheFirstTrains) {
+  const auto kl = [](const fs::path& teacher) {
+    return R"(stages.prefer.objective=[{"kind":"dpo"},{"kind":"kl","teacher":")" + teacher.string() + "\"}]";
+  };
+  const std::string pairs = "stages.prefer.evaluation.sets.pairs.data.sources.1";
+  for (const auto& [set, where] : {std::pair<std::string, std::string>{kl("/nowhere"), "/nowhere"},
+                                   {"stages.prefer.from=/nowhere/model", "/nowhere/model"},
+                                   {R"(stages.instruct.data.sources.1.shards=["/none/*.tar"])", "/none/*.tar"},
+                                   {pairs + R"(.shards=["/none/*.tar"])", "/none/*.tar"}}) {
+    try {
+      run("a", {set});
+      ADD_FAILURE() << "nobody missed it: " << set;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data) << error.text();
+      EXPECT_EQ(error.where(), where) << error.text();
+      EXPECT_NE(error.advice().find("stages."), std::string::npos) << "it names the key: " << error.advice();
+    }
+    EXPECT_FALSE(fs::exists(folder("a"))) << "nothing was trained for " << set;
+  }
+  // A teacher that is there, with other tokens.
+  const fs::path teacher = run("teacher", {}, {.stage = "align", .max_steps = 1}).checkpoint;
+  const fs::path file = teacher / "decoder" / "tokenizer.json";
+  auto tokenizer = nlohmann::json::parse(read_file(file));
+  std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
+  write_file_atomic(file, tokenizer.dump());
+  EXPECT_THROW(run("a", {kl(teacher)}), Error);
+  EXPECT_FALSE(fs::exists(folder("a")));
+}
+
+TEST_F(RunRefusals, WhatAStageDoesNotNeedAnyMoreOrNotYetMayBeMissing) {
+  const std::string own =
+      R"(stages.prefer.objective=[{"kind":"dpo"},{"kind":"kl","teacher":")" + (folder("a") / "align").string() + "\"}]";
+  const std::vector<std::string> sets = {own, "stages.prefer.from=" + (folder("a") / "instruct").string()};
+  EXPECT_EQ(run("a", sets, {.max_steps = 12}).stage, "instruct") << "what the run makes itself is yet to come";
+  fs::rename(data() / "captions", data() / "gone");
+  EXPECT_EQ(run("a", sets).steps, 24 - 12) << "the data of a stage that is done";
+  fs::rename(data() / "gone", data() / "captions");
+  const std::vector<std::string> elsewhere = {"stages.align.from=/nowhere/model"};
+  EXPECT_EQ(run("b", elsewhere, {.from = folder("a"), .max_steps = 1}).steps, 1) << "--from replaces it";
+}
+
 TEST_F(RunRefusals, ATeacherMakesAsManyRowsOfAFrameAsTheModel) {
   change_recipe("connector = { query_dim = 12 }", "connector = fvlm.mlp {}");
   change_recipe(", fvlm.next_token { on = \"all\", pass = \"coarse\", weight = 0.5 }", "");

@@ -146,7 +146,7 @@ TEST_F(RunStart, AnAttemptThatFailsLeavesNothing) {
   fs::create_directories(folder("empty"));
   write_file_atomic(folder("empty") / "train.log", "the shell's");
   for (const char* name : {"a", "empty"})
-    EXPECT_TRUE(has(refusal_of([&] { run(name, mistaken); }).first, "no file matches"));
+    EXPECT_TRUE(has(refusal_of([&] { run(name, mistaken); }).first, "there is no folder nowhere"));
   EXPECT_FALSE(fs::exists(folder("a")));
   EXPECT_EQ(content(folder("empty")), (std::map<std::string, std::string>{{"train.log", "the shell's"}}));
   EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1);
