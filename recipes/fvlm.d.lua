@@ -562,7 +562,7 @@ function fvlm.contrastive(table) end
 
 ---Kullback-Leibler divergence from a teacher's next-token distribution.
 ---@class fvlm.Kl
----@field teacher? string A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary, which is frozen. With reads = "teacher_prompt" it may be left out: the model itself is the teacher, without gradients.
+---@field teacher? string What an earlier stage left, by its name, or a model directory, a checkpoint or a run (its newest checkpoint) with the same tokens and rows of the embedding. It is frozen. With reads = "teacher_prompt" it may be left out: the model itself is the teacher, without gradients.
 ---@field reads? "sample"|"teacher_prompt" What the teacher reads. Default: sample.
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? number|number[]|fun(progress: number): number Only the first N labels of each span. May be a function of the stage's progress, whose values are rounded; `first.TERM` in the metrics then says where it is. In tokens.

@@ -14,6 +14,7 @@
 #include "model/weights/towers.h"
 #include "model/weights/visual_rows.h"
 #include "recipe/freeze.h"
+#include "recipe/names_stage.h"
 
 #include <fmt/format.h>
 
@@ -39,7 +40,7 @@ class FileCheck {
       if (stage.from.find('/') != std::string::npos)
         attempt(path + ".from", stage.from, [&] { ModelDirectory::open(resolve_model(stage.from)); });
       for (size_t i = 0; i < stage.objective.size(); ++i)
-        if (const std::string* folder = stage.objective[i]->teacher())
+        if (const std::string* folder = stage.objective[i]->teacher(); folder && !plan::names_stage(plan_, *folder))
           attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", *folder,
                   [&] { teacher(resolve_model(*folder)); });
       mix(path + ".data", stage.data);

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/path_hint.h"
+#include "recipe/names_stage.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +39,8 @@ class FileSearch {
     for (const auto& set : stage.evaluation.sets)
       mix(path + ".evaluation.sets" + key_part(set.name) + ".data", set.data);
     for (size_t i = 0; i < stage.objective.size(); ++i)
-      if (const std::string* teacher = stage.objective[i]->teacher())
+      if (const std::string* teacher = stage.objective[i]->teacher();
+          teacher && !plan::names_stage(resolved_.plan, *teacher))
         file(path + ".objective" + index_part(i + 1) + ".teacher", *teacher);
   }
 

@@ -80,7 +80,7 @@ class ObjectiveTerm {
   // The connector's view of a frame that the text is read behind; empty: the connector's own choice.
   virtual std::string view() const { return ""; }
   virtual Reference reference() const { return Reference::none; }
-  // A frozen model of its own that reads the same packs: the folder it is loaded from.
+  // A frozen model of its own that reads the same packs: its folder, or the stage that left it (names_stage.h).
   virtual const std::string* teacher() const { return nullptr; }
   // Whether the teacher reads a text of its own, Mix::teacher_prompt with the same answer, and no frames. Without
   // teacher(), the model itself is the teacher, as it is in that step and without gradients.

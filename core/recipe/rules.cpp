@@ -1,6 +1,7 @@
 #include "recipe/rules.h"
 
 #include "base/text.h"
+#include "recipe/names_stage.h"
 #include "recipe/positions.h"
 #include "recipe/schema/type.h"
 
@@ -50,6 +51,7 @@ class Rules {
       std::string path = "stages" + key_part(stage.name);
       reader_.within(path, [&] {
         check_start(stage);
+        check_teachers(stage);
         if (reader_.is_valid("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
         if (reader_.is_valid("model")) check_connector(stage), check_decoders(stage);
@@ -87,6 +89,17 @@ class Rules {
         fmt::format("{} a folder is named with a '/', as in \"./{}\"",
                     near && !later ? fmt::format("did you mean '{}'?", *near) : "use an earlier stage or \"model\";",
                     stage.from));
+  }
+
+  // A stage by its name, as in `from`, or else a path.
+  void check_teachers(const Stage& stage) {
+    for (size_t i = 0; i < stage.objective.size(); ++i) {
+      const std::string* teacher = stage.objective[i] ? stage.objective[i]->teacher() : nullptr;
+      if (teacher && names_stage(plan_, *teacher) && !contains(earlier_, *teacher))
+        reader_.report_at(".objective" + index_part(i + 1) + ".teacher",
+                          fmt::format("the stage '{}' is not earlier than this one", *teacher),
+                          fmt::format("use an earlier stage; a folder is named with a '/', as in \"./{}\"", *teacher));
+    }
   }
 
   // What a checkpoint of adapters does not hold has to come from where the run says it does.

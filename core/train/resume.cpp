@@ -130,9 +130,9 @@ fs::path RunCheckpoints::finished(const std::string& stage) const {
   const StageFolder folder(run_ / stage);
   const auto step = folder.newest();
   if (!step || !proven(stage, *step).stage_done)
-    throw Error(ErrorKind::usage, "the stage '{}', which this one begins from, is not done", stage)
+    throw Error(ErrorKind::usage, "the stage '{}', whose model this one needs, is not done", stage)
         .at(run_.string())
-        .advise("train it first, or name what to begin from: --from PATH");
+        .advise("train it first; or name a path in its place, as --from PATH does of what a stage begins from");
   return folder.of(*step);
 }
 

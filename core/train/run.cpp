@@ -10,6 +10,7 @@
 #include "model/weights/resolve_model.h"
 #include "ops/host_memory.h"
 #include "plugin/active_call.h"
+#include "recipe/names_stage.h"
 #include "recipe/positions.h"
 #include "train/context_parallel.h"
 #include "train/data_rehearsal.h"
@@ -109,6 +110,9 @@ class Run {
                        request_.write_patience,
                        opened_.record.id,
                        request_.allow_plan_change};
+    context.left_by = [&](const std::string& stage, const model::ArenaOptions& options) {
+      return make(context.description, stage, options);
+    };
     std::optional<StepTrace> trace;
     if (request_.profile && leads()) context.trace = &trace.emplace(*request_.profile, request_.folder / "trace.json");
     const StopSignals signals;
@@ -391,10 +395,7 @@ class Run {
 
   // A stage of this run by its name: what it left; or else a path.
   fs::path folder_of(const std::string& from) const {
-    const bool is_stage =
-        std::ranges::any_of(plan_.stages, [&](const plan::Stage& stage) { return stage.name == from; });
-    if (!is_stage) return from;
-    return checkpoints_.finished(from);
+    return plan::names_stage(plan_, from) ? checkpoints_.finished(from) : fs::path(from);
   }
 
   std::optional<RunFolder> folder_; // of the first rank
@@ -464,7 +465,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
       if (!description.has_adapters()) model::load_weights(directory, model);
     }
     for (const plan::Term& term : stage.objective)
-      if (const std::string* teacher = term->teacher()) {
+      if (const std::string* teacher = term->teacher(); teacher && !plan::names_stage(resolved.plan, *teacher)) {
         const fs::path folder = resolve_model(*teacher);
         check_teacher(resolved.plan, stage, *term, folder, model::config_of(ModelDirectory::open(folder).description()),
                       model.config());

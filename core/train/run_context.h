@@ -22,6 +22,10 @@
 #include <memory>
 #include <string>
 
+namespace fvlm::model {
+class Model;
+}
+
 namespace fvlm::train {
 
 struct RunContext {
@@ -42,7 +46,9 @@ struct RunContext {
   int64_t steps_left = 0; // that this process may take; negative: any number
   std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage
   std::string run_id;
-  bool allow_plan_change = false;          // and changed data
+  bool allow_plan_change = false; // and changed data
+  // Makes the model that an earlier stage of the run left.
+  std::function<std::unique_ptr<model::Model>(const std::string& stage, const model::ArenaOptions& options)> left_by;
   StepTrace* trace = nullptr;              // null: none is recorded
   int64_t samples_before = 0, samples = 0; // planned: of the stages before this one, of all that are to run
 

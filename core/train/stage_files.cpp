@@ -6,6 +6,7 @@
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
 #include "recipe/files.h"
+#include "recipe/names_stage.h"
 #include "train/stage_model.h"
 
 #include <fmt/format.h>
@@ -51,7 +52,7 @@ void require_stage_files(const recipe::Resolved& resolved, const std::vector<con
       ModelDirectory::open(resolve_model(stage->from));
     for (const plan::Term& term : stage->objective) {
       const std::string* teacher = term->teacher();
-      if (!teacher || is_inside(*teacher, request.run)) continue;
+      if (!teacher || plan::names_stage(resolved.plan, *teacher) || is_inside(*teacher, request.run)) continue;
       const fs::path folder = resolve_model(*teacher);
       check_teacher(resolved.plan, *stage, *term, folder, model::config_of(ModelDirectory::open(folder).description()),
                     model::config_of(budget::describe(resolved.plan)));

@@ -9,6 +9,7 @@
 #include "model/loading.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/visual_rows.h"
+#include "recipe/names_stage.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -135,7 +136,8 @@ void warn_of_fp8_without_gain(const model::Model& model, Registry& registry) {
 } // namespace
 
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
-                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing) {
+                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing,
+                            const MakeLeftModel& left_by) {
   if (sharing.shards_gradients()) require_sharded_gradients(stage, device, sharing);
   StageModel made;
   model::ArenaOptions arenas{device, type_of(plan.precision), gradient_type(plan)};
@@ -157,6 +159,11 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     const std::string* named = stage.objective[term]->teacher();
     if (!named) continue;
     auto& teacher = made.frozen.models.teachers[term];
+    if (plan::names_stage(plan, *named)) {
+      const MakeModel left = [&](const model::ArenaOptions& arena) { return left_by(*named, arena); };
+      teacher = make_frozen(plan, device, left_by ? left : begin, &made.model->parameters());
+      continue;
+    }
     const std::filesystem::path folder = resolve_model(*named);
     teacher =
         make_frozen(plan, device, [&](const model::ArenaOptions& arena) { return model::load_model(folder, arena); });

@@ -16,6 +16,9 @@ namespace fvlm::train {
 
 // A stage's model as it begins: weights that train where the stage trains them.
 using MakeModel = std::function<std::unique_ptr<model::Model>(const model::ArenaOptions& options)>;
+// The model that an earlier stage left.
+using MakeLeftModel =
+    std::function<std::unique_ptr<model::Model>(const std::string& stage, const model::ArenaOptions& options)>;
 
 // Of activations and of the weights that compute.
 at::ScalarType type_of(plan::Precision precision);
@@ -49,9 +52,11 @@ struct StageModel {
   }
 };
 // `policy` makes the model that trains, `begin` the live reference; a cache of its log-probabilities is for the caller
-// to add. Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.
+// to add. Without `left_by`, a teacher that is an earlier stage is made by `begin`, too, as large as it will be. Throws
+// Error for teachers and groups that make no sense, and where nobody has the optimizer.
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
-                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing = {});
+                            const MakeModel& policy, const MakeModel& begin, const Sharing& sharing = {},
+                            const MakeLeftModel& left_by = {});
 
 // What a pack of this size can hold of the stage's samples; `most_samples` 0: any number.
 model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,

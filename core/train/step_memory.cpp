@@ -8,6 +8,7 @@
 #include "ops/cuda_requirements.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
+#include "recipe/names_stage.h"
 #include "train/initial_model.h"
 #include "train/synthetic_pack.h"
 
@@ -82,7 +83,7 @@ int64_t bytes_of(const model::Parameters& parameters) {
   return bytes;
 }
 
-// Of a reference: what it shares with the model that trains.
+// Of a reference, or what an earlier stage left: what it shares with the model that trains.
 int64_t shared_bytes(const model::Parameters& parameters) {
   int64_t bytes = 0;
   for (const ops::Parameter& parameter : parameters.all()) bytes += parameter.in_base ? bytes_of(parameter) : 0;
@@ -256,8 +257,15 @@ budget::Need StepMemory::need(const Step& step, const std::map<std::string, int6
         static_cast<int64_t>(state.nbytes());
   amount(Item::real_weights) = step.original_bytes();
   const auto& [reference, teachers] = model_.frozen.models;
-  if (reference) amount(Item::frozen) += bytes_of(reference->parameters()) - shared_bytes(reference->parameters());
-  for (const auto& [term, teacher] : teachers) amount(Item::frozen) += bytes_of(teacher->parameters());
+  const auto add_sharing = [&](const model::Parameters& parameters) {
+    amount(Item::frozen) += bytes_of(parameters) - shared_bytes(parameters);
+  };
+  if (reference) add_sharing(reference->parameters());
+  for (const auto& [term, teacher] : teachers)
+    if (plan::names_stage(plan_, *stage_.objective[term]->teacher()))
+      add_sharing(teacher->parameters());
+    else
+      amount(Item::frozen) += bytes_of(teacher->parameters());
   amount(Item::pack) = step.incoming_bytes();
   amount(Item::answers) = step.answer_bytes();
   // What is left of that which stays from step to step.

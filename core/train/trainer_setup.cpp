@@ -46,7 +46,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   };
   const auto replicas = replicas_of(stage, {state_.replicas, context.threads});
   model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference,
-                            Sharing::among(context.ranks, context.zero, replicas.parts == 1));
+                            Sharing::among(context.ranks, context.zero, replicas.parts == 1), context.left_by);
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
         std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");

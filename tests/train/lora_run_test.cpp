@@ -103,6 +103,22 @@ TEST_F(LoraRun, ResumesToTheSameBits) {
           << stage << ": " << name;
 }
 
+TEST_F(LoraRun, AnEarlierStageThatTeachesSharesTheBase) {
+  const std::string taught = R"(stages.instruct.objective=[{"kind":"next_token"},{"kind":"kl","teacher":"align"}])";
+  const plan::Plan plan = resolved({taught}).plan;
+  const auto budget = stage_budget(plan, plan.stages[1], budget::describe(plan), registry_, budget::Device::cpu);
+  const auto amount = [&](budget::Item item) { return budget.step.amounts[static_cast<size_t>(item)]; };
+  EXPECT_GT(budget.step.base, 0);
+  EXPECT_EQ(amount(budget::Item::frozen), amount(budget::Item::weights) - budget.step.base);
+  run("a", {taught, "log_every=1"}, {.max_steps = 12});
+  std::vector<double> divergences;
+  for (const auto& line : metrics(folder("a")))
+    if (line["kind"] == "step" && line["stage"] == "instruct") divergences.push_back(line["term.kl"]);
+  ASSERT_EQ(divergences.size(), 2u);
+  EXPECT_NEAR(divergences[0], 0, 1e-6) << "the stage begins with the adapters of its teacher";
+  EXPECT_GT(divergences[1], 1e-7);
+}
+
 // kill -9 before the optimizer's step, a step later each time.
 TEST_F(LoraRun, AfterKillsIsBitExact) {
   const std::vector<std::string> sets{"checkpoint.every=1"};

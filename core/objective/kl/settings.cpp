@@ -8,10 +8,10 @@ using namespace recipe;
 
 Settings kl_settings() {
   auto type = record<Kl>("Kl", "kl", "Kullback-Leibler divergence from a teacher's next-token distribution.");
-  type.field(
-          "teacher", &Kl::folder, path(),
-          "A model directory, a checkpoint or a run (its newest checkpoint) with the same vocabulary, which is frozen. "
-          "With reads = \"teacher_prompt\" it may be left out: the model itself is the teacher, without gradients.")
+  type.field("teacher", &Kl::folder, path(),
+             "What an earlier stage left, by its name, or a model directory, a checkpoint or a run (its newest "
+             "checkpoint) with the same tokens and rows of the embedding. It is frozen. With reads = "
+             "\"teacher_prompt\" it may be left out: the model itself is the teacher, without gradients.")
       .required_without("reads")
       .field("reads", &Kl::reads,
              optional(choice<Kl::Reads>(

@@ -1,6 +1,7 @@
 // How the parts of a recipe fit together.
 #include "small_recipe.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <gmock/gmock.h>
@@ -118,6 +119,22 @@ TEST(Rules, FromNamesAnEarlierStageTheModelOrAPath) {
               ElementsAre("r.lua:16: stages.next.from: the stage 'next' comes after this one\n"
                           "  use an earlier stage or \"model\"; a folder is named with a '/', as in \"./next\""));
   EXPECT_EQ(mistakes_of(small_recipe({small_stage("model")})).size(), 1u);
+}
+
+TEST(Rules, ATeacherIsAnEarlierStageOrAPath) {
+  const auto teacher = [](const char* text) {
+    return mistakes_of(small_recipe(
+        {small_stage("align"), small_stage("next", {key("objective", 16, table(16, "kl", {key("teacher", 16, text)}))}),
+         small_stage("last")}));
+  };
+  EXPECT_THAT(teacher("align"), IsEmpty());
+  EXPECT_THAT(teacher("models/large"), IsEmpty());
+  EXPECT_THAT(teacher("large"), IsEmpty());
+  for (const char* name : {"next", "last"})
+    EXPECT_THAT(teacher(name), ElementsAre(fmt::format(
+                                   "r.lua:16: stages.next.objective[1].teacher: the stage '{0}' is not earlier than "
+                                   "this one\n  use an earlier stage; a folder is named with a '/', as in \"./{0}\"",
+                                   name)));
 }
 
 TEST(Rules, GroupsInRatesDecayAndFreezeExist) {
