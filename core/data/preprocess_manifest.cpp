@@ -105,6 +105,8 @@ Json description(const ImageProcessor& processor) {
   if (processor.tile) out["tile"] = *processor.tile;
   if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
   if (processor.tile_form == TileForm::internvl) out["tiles"] = {processor.min_tiles, processor.max_tiles};
+  if (processor.tile_form == TileForm::ovis2)
+    out["tiles"] = {processor.min_tiles, processor.max_tiles, processor.tiles_cover};
   if (processor.has_cells()) out["pixels"] = {processor.min_pixels, processor.max_pixels};
   if (processor.split_pixels > 0)
     out["cell_tiles"] = {processor.min_tiles, processor.max_tiles, processor.tile_cells, processor.split_pixels,

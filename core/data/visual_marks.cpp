@@ -3,12 +3,14 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "recipe/frame_lines.h"
+#include "recipe/image_indicators.h"
 #include "recipe/image_row_order.h"
 #include "recipe/placeholders.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm {
 namespace {
@@ -181,6 +183,35 @@ std::vector<TokenId> hunyuan_text(const Tokenizer& tokenizer, TileGrid grid, int
   }
   append(cells - 1, ImageRowOrder::end);
   ids.push_back(end);
+  return ids;
+}
+
+// Numbered placeholders of the whole image and of each tile, with the learned rows around and between them.
+std::vector<TokenId> ovis2_text(TileGrid grid, int64_t rows_per_frame, int64_t first_row) {
+  const int64_t own = rows_per_frame - ImageIndicators::count,
+                side = std::llround(std::sqrt(std::max<int64_t>(own, 0)));
+  if (own < 1 || side * side != own)
+    throw Error(ErrorKind::data,
+                "images of Ovis2 have learned rows around them and between their tiles, and the connector makes {} of "
+                "a frame",
+                counted(rows_per_frame, "row"))
+        .advise("use the connector fvlm.ovis2 {{ }}, or the image processor of another model");
+  std::vector<TokenId> ids;
+  const auto append = [&](int64_t frame, int64_t row) {
+    ids.push_back(numbered_placeholder(first_row + frame * rows_per_frame + row));
+  };
+  const auto append_frame = [&](int64_t frame) {
+    for (int64_t row = 0; row < own; ++row) append(frame, row);
+  };
+  const auto append_indicator = [&](int64_t indicator) { append(0, own + indicator); };
+  append_indicator(ImageIndicators::start);
+  append_frame(grid.frames() - 1); // the whole image
+  append_indicator(ImageIndicators::grid);
+  for (int64_t tile = 0; tile < grid.rows * grid.columns; ++tile) {
+    if (tile > 0) append_indicator(tile % grid.columns > 0 ? ImageIndicators::column : ImageIndicators::row);
+    append_frame(tile);
+  }
+  append_indicator(ImageIndicators::end);
   return ids;
 }
 
@@ -359,6 +390,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
     return idefics3_text(tokenizer, grid, rows_per_frame);
   case TileForm::hunyuan:
     return hunyuan_text(tokenizer, grid, rows_per_frame, first_row);
+  case TileForm::ovis2:
+    return ovis2_text(grid, rows_per_frame, first_row);
   case TileForm::pixtral:
     return pixtral_text(tokenizer, grid, rows_per_frame);
   case TileForm::lfm2_vl:

@@ -49,9 +49,11 @@ struct MarkedFrames {
 // visual row of the sample: the patches of the whole image, and then line by line those of all tiles as one picture
 // without its margins, with the row of a newline behind each line. LLaVA-OneVision: the same, and a picture of many
 // tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one.
-// HunyuanOCR: numbered placeholders, see ImageRowOrder. LFM2-VL: those of each tile behind <|img_row_1_col_1|>, and
-// those of the whole image behind <|img_thumbnail|>. MiniCPM-V: those of each part between <slice> and </slice> behind
-// those of the whole image, a line break between lines of parts, and the image's number between <image_id> and
+// HunyuanOCR: numbered placeholders, see ImageRowOrder. Ovis2: the same, of the whole image and then of the tiles line
+// by line, with those of ImageIndicators around and between them. LFM2-VL: those of each tile behind
+// <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. MiniCPM-V: those of each part between
+// <slice> and </slice> behind those of the whole image, a line break between lines of parts, and the image's number
+// between <image_id> and
 // </image_id> before all. The same ids as those of transformers' processors. Throws Error(data) where the tokenizer
 // lacks such a token, or where the rows of a frame are no lines of patches with a newline.
 std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGrid grid, int64_t rows_per_frame,

@@ -67,6 +67,7 @@ struct ImageProcessor {
   // have.
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
+  bool tiles_cover = false;     // the fewest tiles that keep most pixels are taken, whatever min_tiles says
   std::vector<ImageSize> grids; // in tiles
   int64_t min_pixels = 0, max_pixels = 0;
   // Cells of an image with more pixels are grouped into tiles of so many a side; 0: images are not cut into tiles.

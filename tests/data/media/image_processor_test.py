@@ -20,6 +20,7 @@ try:
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+    from transformers.models.ovis2.image_processing_pil_ovis2 import Ovis2ImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -112,6 +113,10 @@ INTERNVL3 = {"crop_size": None, "crop_to_patches": False, "data_format": "channe
              "image_std": [0.229, 0.224, 0.225], "input_data_format": None, "max_patches": 12, "min_patches": 1,
              "processor_class": "InternVLProcessor", "resample": 3, "rescale_factor": 0.00392156862745098, "return_tensors": None,
              "size": {"height": 448, "width": 448}}
+OVIS2 = {"crop_to_patches": True, "default_to_square": True, "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+         "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "Ovis2ImageProcessor",
+         "image_std": [0.26862954, 0.26130258, 0.27577711], "max_patches": 12, "min_patches": 1, "processor_class": "Ovis2Processor", "resample": 3,
+         "rescale_factor": 0.00392156862745098, "size": {"height": 448, "width": 448}, "use_covering_area_grid": True}
 LLAVA_NEXT = {"aspect_ratio_setting": "anyres", "crop_size": {"height": 336, "width": 336}, "do_center_crop": True, "do_convert_rgb": True,
               "do_normalize": True, "do_rescale": True, "do_resize": True,
               "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
@@ -203,11 +208,13 @@ class ImageProcessors(unittest.TestCase):
                 name = f"{type(oracle).__name__} {image.mode} {image.size} {image.info}"
             theirs = said["pixel_values"]
             theirs = theirs[0] if theirs.ndim == 5 else theirs
-            if isinstance(oracle, (LlavaNextImageProcessorPil, LlavaOnevisionImageProcessorPil)):  # which has the whole image first
+            if isinstance(oracle, (LlavaNextImageProcessorPil, LlavaOnevisionImageProcessorPil, Ovis2ImageProcessorPil)):  # which has the whole image first
                 theirs = numpy.roll(theirs, -1, axis=0)
             with self.subTest(name):
                 self.assertEqual(ours.shape, theirs.shape)
                 self.assertEqual(float(numpy.abs(ours - theirs).max()), 0, "largest difference")
+                if "grids" in said:
+                    self.assertEqual((rows, columns) if rows else (1, 1), tuple(said["grids"][0]))
                 if "rows" in said:
                     self.assertEqual((rows, columns), (said["rows"][0][0], said["cols"][0][0]))
 
@@ -391,6 +398,18 @@ class ImageProcessors(unittest.TestCase):
         for options in ({}, {"max_patches": 4}, {"min_patches": 3, "max_patches": 6}, {"max_patches": 1}, {"resample": 1},
                         {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}, {"crop_to_patches": False}):
             self.expect_equal(GotOcr2ImageProcessorPil(**({"size": size, "crop_to_patches": True} | options)), paths)
+
+    def test_tiles_of_ovis2(self):
+        sizes = ODD + [(97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 300), (128, 128), (127, 129), (100, 50), (199, 101), (96, 191),
+                       (640, 213), (213, 640), (2000, 1), (33, 32), (50, 49), (5, 90), (320, 3)]
+        for options in ({}, {"max_patches": 9}, {"max_patches": 1}, {"max_patches": 2, "resample": 2}, {"crop_to_patches": False},
+                        {"use_covering_area_grid": False}, {"use_covering_area_grid": False, "min_patches": 3, "max_patches": 7}):
+            paths = rgb_of(*sizes) + (all_modes() if not options else [])
+            self.expect_equal(Ovis2ImageProcessorPil(**({"size": {"height": 32, "width": 32}, "crop_to_patches": True} | options)), paths)
+
+    def test_ovis2_as_published(self):
+        oracle = Ovis2ImageProcessorPil.from_dict(OVIS2)
+        self.expect_equal(oracle, rgb_of((640, 480), (448, 448), (300, 900), (1500, 1000)), OVIS2)
 
     def test_internvl_as_published(self):
         """Its own processor cuts images, though its image processor by itself does not."""

@@ -115,6 +115,7 @@ TEST(OverrideProcessor, FamiliesWithoutSuchLimitsRefuseThemByName) {
       {of_type("Gemma4ImageProcessor"), "Gemma 4"},
       {of_type("Idefics3ImageProcessor"), "Idefics3"},
       {of_type("GotOcr2ImageProcessor", R"(, "crop_to_patches": true)"), "InternVL"},
+      {of_type("Ovis2ImageProcessor", R"(, "crop_to_patches": true)"), "Ovis2"},
       {of_type("LlavaOnevisionImageProcessor"), "LLaVA-OneVision"},
       {of_type("SiglipImageProcessor"), "frames have one size"},
       {of_type("CLIPImageProcessor"), "frames have one size"},

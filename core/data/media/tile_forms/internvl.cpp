@@ -1,3 +1,5 @@
+#include "data/media/tile_forms/internvl.h"
+
 #include "data/media/tile_forms/sizes.h"
 #include "data/media/tile_forms/tile_form.h"
 
@@ -9,7 +11,21 @@ using namespace image_processors;
 constexpr ProcessorClass internvl_classes[]{{.type = "GotOcr2ImageProcessor", .resize = Resize::exact, .edge = 384}};
 constexpr const char* internvl_options[]{"crop_to_patches", "min_patches", "max_patches"};
 
+// transformers' processors of these models cut images whatever the image processor's own setting is.
 void read_internvl(ProcessorReader& in) {
+  read_square_tiles(in);
+  const std::string processor = in.config.text("processor_class", "");
+  if (processor == "InternVLProcessor" || processor == "QianfanOCRProcessor")
+    in.out.splits_into_tiles = in.out.max_tiles > 1;
+}
+
+void cut_internvl(const ImageProcessor& processor, ImageSize, CutSizes& sizes) {
+  sizes.tiled = sizes::by_aspect_ratio(sizes.resized, *processor.tile, processor.min_tiles, processor.max_tiles);
+}
+
+} // namespace
+
+void read_square_tiles(ProcessorReader& in) {
   in.read_resize();
   constexpr int64_t most_patches = 256;
   in.out.min_tiles = in.config.whole("min_patches", 1, 1, most_patches);
@@ -23,18 +39,8 @@ void read_internvl(ProcessorReader& in) {
   in.out.tile = in.out.size.height;
   in.out.size = {};
   in.out.resize = Resize::none;
-  // transformers' processors of these models cut images whatever the image processor's own setting is.
-  const std::string processor = in.config.text("processor_class", "");
-  const bool crops = in.config.flag("crop_to_patches", false) || processor == "InternVLProcessor" ||
-                     processor == "QianfanOCRProcessor";
-  in.out.splits_into_tiles = crops && in.out.max_tiles > 1;
+  in.out.splits_into_tiles = in.config.flag("crop_to_patches", false) && in.out.max_tiles > 1;
 }
-
-void cut_internvl(const ImageProcessor& processor, ImageSize, CutSizes& sizes) {
-  sizes.tiled = sizes::by_aspect_ratio(sizes.resized, *processor.tile, processor.min_tiles, processor.max_tiles);
-}
-
-} // namespace
 
 const TileFormRules internvl_rules{
     .classes = internvl_classes, .options = internvl_options, .read = read_internvl, .cut = cut_internvl};
