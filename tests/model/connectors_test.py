@@ -16,6 +16,7 @@ try:
     from safetensors.torch import load_file, save_file
     from torch import nn
     from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig, LlavaNextConfig
+    from transformers import Ovis2Config, Ovis2Model, Qwen2Config
     from transformers import LlavaOnevisionConfig, LlavaOnevisionModel, SiglipVisionConfig
     from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
     from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
@@ -153,6 +154,24 @@ class Connectors(unittest.TestCase):
                 return projector(InternVLModel.pixel_shuffle(None, squares, 1 / factor).flatten(1, 2))
 
             self.check({"kind": "internvl", "factor": factor}, tokens, projector, rows)
+
+    def test_visual_words_are_those_of_ovis2(self):
+        for factor, tokens, words in ((2, 16, 21), (1, 9, 6), (4, 64, 133)):
+            side = int(tokens ** 0.5)
+            vision = {"hidden_size": WIDTH, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, "image_size": side, "patch_size": 1,
+                      "hidden_stride": factor, "vocab_size": words}
+            text = Qwen2Config(vocab_size=8, hidden_size=DECODER, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+            model = Ovis2Model(Ovis2Config(vision_config=vision, text_config=text, hidden_size=DECODER))
+            module = nn.Module()
+            module.head_linear, module.head_norm = model.vision_tower.head_linear, model.vision_tower.head_norm
+            module.visual_embeddings_table = model.visual_embeddings_table
+
+            def rows(hidden):
+                model.vision_tower.transformer.forward = lambda *_, **__: (hidden,)
+                made = model.get_image_features(torch.zeros(1))
+                return torch.cat([made.pooler_output, made.visual_indicator_features.expand(len(hidden), -1, -1)], dim=1)
+
+            self.check({"kind": "ovis2", "factor": factor, "vocabulary": words}, tokens, module, rows)
 
     def test_pixel_shuffle_refuses_frames_that_it_cannot_cut(self):
         config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=4)

@@ -7,7 +7,7 @@ import unittest
 
 import whole_models
 from with_transformers import draw, engine, folder as root, run
-from whole_models import FILES, GRIDS, IMAGE, LLAVA_NEXT_IMAGES, LLAVA_ONEVISION_IMAGES, Comparison
+from whole_models import FILES, GRIDS, IMAGE, INDICATORS, LLAVA_NEXT_IMAGES, LLAVA_ONEVISION_IMAGES, Comparison
 
 import torch
 from safetensors.torch import load_file
@@ -59,6 +59,16 @@ CONFIGS = {
         "dtype": "bfloat16", "tie_word_embeddings": True, "transformers_version": "4.56.0",
         "text_config": QWEN | {"architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "head_dim": 12, "max_window_layers": 28,
                                "layer_types": ["full_attention"] * 2, "model_type": "qwen3", "rope_scaling": None, "sliding_window": None}},
+    "Ovis2-8B-hf": {
+        "architectures": ["Ovis2ForConditionalGeneration"], "hidden_size": 48, "image_token_id": IMAGE, "model_type": "ovis2",
+        "torch_dtype": "bfloat16", "transformers_version": "4.56.0", "visual_indicator_token_ids": list(INDICATORS), "vocab_size": 260,
+        "text_config": QWEN | {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"] * 2, "max_window_layers": 28, "model_type": "qwen2",
+                               "rope_scaling": None, "sliding_window": None, "tie_word_embeddings": False},
+        "vision_config": {"attention_dropout": 0.0, "backbone_kwargs": {}, "depths": None, "drop_cls_token": False, "hidden_act": "silu", "hidden_size": 32,
+                          "hidden_stride": 2, "image_size": 28, "initializer_range": 0.02, "intermediate_size": 80, "mlp_bias": False,
+                          "model_type": "ovis2_vision", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 3,
+                          "num_visual_indicator_tokens": 5, "patch_size": 7, "qkv_bias": False, "rms_norm_eps": 1e-05, "tau": 1.0,
+                          "tokenize_function": "softmax", "torch_dtype": "bfloat16", "vocab_size": 45}},
     "SmolVLM2-256M-Video-Instruct": smolvlm2(2, 2, 4),
     "SmolVLM2-500M-Video-Instruct": smolvlm2(3, 1, 4, rope_scaling=None),
     "SmolVLM2-2.2B-Instruct": smolvlm2(2, 4, 2, rope_theta=130000, max_position_embeddings=16384),
@@ -116,7 +126,7 @@ def make(name):
     (place / "config.json").write_text(json.dumps(CONFIGS[name]))
     config = AutoConfig.from_pretrained(place)
     whole_models.MODELS[name] = config
-    if name == "InternVL3-1B-hf":  # which has a head of its own and does not say so
+    if name in ("InternVL3-1B-hf", "Ovis2-8B-hf"):  # which have heads of their own and do not say so
         config.tie_word_embeddings = False
     torch.manual_seed(1)
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()

@@ -1,4 +1,4 @@
-"""CLIP's, SigLIP's, SmolVLM's, InternVL's and Qianfan-OCR's vision encoders against transformers: hidden states, every gradient, and folders.
+"""CLIP's, SigLIP's, SmolVLM's, InternVL's, Qianfan-OCR's and Ovis2's vision encoders against transformers: hidden states, every gradient, and folders.
 
 usage: vit_test.py FVLM_ENGINE TOWER_PROBE; exit 77 where transformers is missing."""
 import json
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
                           LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
 from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
+from transformers.models.ovis2.modeling_ovis2 import Ovis2VisionConfig, Ovis2VisionModel
 from transformers.models.qianfan_ocr.modeling_qianfan_ocr import QianfanOCRVisionConfig, QianfanOCRVisionModel
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
 
@@ -64,7 +65,7 @@ class Encoders(unittest.TestCase):
 
         def expected_of(model):
             model.zero_grad()
-            hidden = hidden_of(model, frames.to(model.dtype))
+            hidden = hidden_of(model, frames.to(next(model.parameters()).dtype))
             hidden.backward(d_hidden_like(hidden))
             return {name: p.grad for name, p in model.named_parameters() if p.grad is not None} | {"hidden": hidden.detach()}
 
@@ -136,6 +137,13 @@ class Encoders(unittest.TestCase):
                 model, frames = make(QianfanOCRVisionModel, QianfanOCRVisionConfig(**(BASE | changes))), torch.randn(2, 3, 28, 28)
                 self.check(saved(model), model, frames, last_hidden)
 
+    def test_ovis2(self):
+        """The head behind the transformer, which is the connector's, is in its files, too."""
+        for changes in ({}, {"rms_norm_eps": 1e-2, "intermediate_size": 70, "hidden_size": 30, "num_attention_heads": 3}):
+            with self.subTest(**changes):
+                model, frames = make(Ovis2VisionModel, Ovis2VisionConfig(**(BASE | {"vocab_size": 20} | changes))), torch.randn(2, 3, 28, 28)
+                self.check(saved(model), model.transformer, frames, last_hidden)
+
     def test_internvl_at_another_image_size_and_layer(self):
         model, frames = make(InternVLVisionModel, InternVLVisionConfig(**BASE, use_mean_pooling=False)), torch.randn(3, 3, 42, 56)
         self.check(saved(model), model, frames, last_hidden)
@@ -202,6 +210,9 @@ class Encoders(unittest.TestCase):
             ({"use_absolute_position_embeddings": False}, ["'use_absolute_position_embeddings' = false"]),
             ({"projection_dropout": 0.5}, ["'projection_dropout' = 0.5"]),
             ({"image_size": [28, 42]}, ["'image_size'", "[28,42]"])))
+        self.expect_refusals(saved(make(Ovis2VisionModel, Ovis2VisionConfig(**BASE, vocab_size=20))), (
+            ({"hidden_act": "gelu"}, ["'hidden_act' = \"gelu\"", "only silu is"]),
+            ({"qkv_bias": True, "mlp_bias": True}, ["'qkv_bias' = true", "'mlp_bias' = true", "have no biases"])))
         self.expect_refusals(saved(make(CLIPVisionModel, CLIPVisionConfig(**BASE))), (
             ({"hidden_act": "relu"}, ["'hidden_act' = \"relu\"", "quick_gelu"]),
             ({"attention_dropout": 0.1}, ["'attention_dropout' = 0.1"]),

@@ -23,7 +23,7 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-QWEN, OTHERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), ("smolvlm", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "gemma3")
+QWEN, OTHERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), ("smolvlm", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2", "gemma3")
 CONNECTORS = {"qwen2_5_vl": ["visual.merger"], "qwen3_vl": ["visual.merger", "deepstack_merger_list.0", "deepstack_merger_list.1"], "smolvlm": ["modality_projection"]}
 # What transformers before 4.52 calls modules, by what it calls them since.
 OLDER = {
@@ -42,10 +42,10 @@ def expected_of(model, name):
     """Logits of the tokens that are no image."""
     if name in QWEN:
         logits = [model(**given).logits[0] for given in qwen2_vl_test.inputs(model, "images")]
-        texts = qwen2_vl_test.texts(model, "images")
+        is_text = [torch.tensor(text) != qwen2_vl_test.IMAGE for text in qwen2_vl_test.texts(model, "images")]
     else:
-        logits, texts = whole_models.logits_of(model, name), whole_models.texts_of(name)[0]
-    return torch.cat([row[torch.tensor(text) != whole_models.IMAGE] for row, text in zip(logits, texts)])
+        logits, is_text = whole_models.logits_of(model, name), [whole_models.is_text(text) for text in whole_models.texts_of(name)[0]]
+    return torch.cat([row[mask] for row, mask in zip(logits, is_text)])
 
 
 def loaded(name):
@@ -131,7 +131,7 @@ class WholeAdapters(unittest.TestCase):
                            rank_pattern={"v_proj": 2, r"layers\.0\..*down_proj": 7}, alpha_pattern={"q_proj": 9, "layers.[01].mlp.fc1": 3})
 
     def test_all_linears_of_every_part(self):
-        for name in ("qwen3_vl", "qwen3_vl_moe", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr"):
+        for name in ("qwen3_vl", "qwen3_vl_moe", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2"):
             with self.subTest(name):
                 self.check(name, target_modules="all-linear")
 

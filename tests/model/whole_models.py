@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Qianfan-OCR, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Qianfan-OCR, Ovis2, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, DeepseekVLConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig,
                           GemmaConfig, GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
-                          LlavaOnevisionConfig, PaliGemmaConfig, QianfanOCRConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
+                          LlavaOnevisionConfig, Ovis2Config, PaliGemmaConfig, QianfanOCRConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 VOCABULARY, IMAGE = 260, 256
@@ -20,6 +20,8 @@ TEXT = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 80, "n
 BOUNDS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}  # of Gemma 2
 GRIDS = [[28, 56], [56, 28], [56, 56], [112, 112]]
 SIZES = [[(12, 50), (50, 12)], [(30, 30)], []]  # of each text's images, height and width, where their number of rows depends on it
+INDICATORS = range(250, 255)  # tokens around images of Ovis2 and between their tiles
+TILES = [[(1, 2), (0, 0)], [(2, 3)], []]  # lines and columns of its images' tiles; 0: they are not cut
 LARGE = [(100, 112)]  # in place of the second for LLaVA-OneVision, which shrinks it
 
 
@@ -41,6 +43,11 @@ def internvl(vision, text, **changes):
 
 def qianfan_ocr(vision, **changes):
     return QianfanOCRConfig(vision_config=VISION | vision, text_config=Qwen3Config(**TEXT, head_dim=12), image_token_id=IMAGE, **changes)
+
+
+def ovis2(vision, text, **changes):
+    return Ovis2Config(vision_config=VISION | {"vocab_size": 45, "hidden_stride": 2} | vision, text_config=text, image_token_id=IMAGE,
+                       visual_indicator_token_ids=list(INDICATORS), hidden_size=TEXT["hidden_size"], vocab_size=VOCABULARY, **changes)
 
 
 def gemma3(windows, **changes):
@@ -83,6 +90,9 @@ MODELS = {
     "qianfan-ocr": qianfan_ocr({}),
     "qianfan-ocr-tied": qianfan_ocr({"use_qk_norm": True, "attention_bias": False, "use_mean_pooling": False, "use_mask_token": True},
                                     tie_word_embeddings=True),
+    "ovis2": ovis2({}, Qwen2Config(**TEXT | {"max_position_embeddings": 256})),
+    "ovis2-untied": ovis2({"hidden_stride": 4, "vocab_size": 21, "rms_norm_eps": 1e-2, "intermediate_size": 70},
+                          Qwen2Config(**TEXT | {"num_key_value_heads": 4}), tie_word_embeddings=False),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
     "deepseek-vl": deepseek_vl({}, tie_word_embeddings=False),
@@ -131,12 +141,21 @@ def is_onevision(name):
     return MODELS[name].model_type == "llava_onevision"
 
 
+def is_ovis2(name):
+    return MODELS[name].model_type == "ovis2"
+
+
 def sizes_of(name):
+    """Of each text's images; of Ovis2's their tiles."""
+    if is_ovis2(name):
+        return TILES
     return [SIZES[0], LARGE, []] if is_onevision(name) else SIZES
 
 
 def frames_per_image(name, size):
     is_cut = has_grids(name) and not (is_onevision(name) and size in SIZES[0])  # LLaVA-OneVision cuts none of several images
+    if is_ovis2(name):
+        return size[0] * size[1] + 1
     return image_size_to_num_patches(size, GRIDS, 28) if is_cut else 1
 
 
@@ -158,6 +177,22 @@ def row_numbers(name, size, first):
     return rows
 
 
+def rows_of_ovis2(name, size):
+    """The rows of an image in their order: a frame and the number of one of its own rows, or None and that of an indicator. The tiles come first."""
+    own, (lines, columns) = range(rows_per_image(name)), size
+    rows = [(None, 0)] + [(lines * columns, row) for row in own] + [(None, 1)]
+    for tile in range(lines * columns):
+        rows += [(None, 2 if tile % columns else 3)] * (tile > 0) + [(tile, row) for row in own]
+    return rows + [(None, 4)]
+
+
+def numbers_of_ovis2(name, size, first):
+    """The placeholders of an image whose first frame is that of this number: each frame has its own rows, and behind them those of indicators."""
+    own = rows_per_image(name)
+    each = own + len(INDICATORS)
+    return [-16 - (first * each + own + row if frame is None else (first + frame) * each + row) for frame, row in rows_of_ovis2(name, size)]
+
+
 def placeholders_of(name):
     """Of each image of each text."""
     out, first = [], 0
@@ -165,7 +200,8 @@ def placeholders_of(name):
         out.append([])
         begin = first
         for size in sizes:
-            out[-1].append(row_numbers(name, size, first - begin) if has_grids(name) else [-1] * rows_per_image(name))
+            numbers = numbers_of_ovis2 if is_ovis2(name) else row_numbers
+            out[-1].append(numbers(name, size, first - begin) if has_grids(name) or is_ovis2(name) else [-1] * rows_per_image(name))
             first += frames_per_image(name, size)
     return out
 
@@ -176,6 +212,8 @@ def rows_per_image(name):
         return 16 + (config.vision_config.model_type == "clip_vision_model" and config.vision_feature_select_strategy == "full")
     if config.model_type in ("internvl", "qianfan_ocr"):
         return int(16 * config.downsample_ratio ** 2)
+    if config.model_type == "ovis2":
+        return 16 // config.vision_config.hidden_stride ** 2
     if config.model_type == "gemma3":
         return config.mm_tokens_per_image
     if config.model_type in ("paligemma", "deepseek_vl"):
@@ -186,13 +224,19 @@ def rows_per_image(name):
 def texts_of(name):
     """Token ids of three texts: two images and text around them, one image at the very beginning, and none."""
     (a, b), (c,), _ = ([[IMAGE] * len(image) for image in images] for images in placeholders_of(name))
+    if is_ovis2(name):
+        a, b, c = ([INDICATORS[row] if frame is None else IMAGE for frame, row in rows_of_ovis2(name, size)] for sizes in TILES for size in sizes)
     counts = [sum(frames_per_image(name, size) for size in sizes) for sizes in sizes_of(name)]
     return [[5, 9] + a + [11, 3] + b + [7, 8, 1, 30], c + [17, 22, 4], [40, 41, 42, 43]], counts
 
 
 def masks_of(texts):
     """Which tokens are labels: two thirds of those that are no image."""
-    return [torch.tensor([token != IMAGE and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts]
+    return [torch.tensor([token < INDICATORS[0] and place % 3 != 1 and place > 0 for place, token in enumerate(text)]) for text in texts]
+
+
+def is_text(tokens):
+    return torch.tensor(tokens) < INDICATORS[0]
 
 
 def frames_of(count):
@@ -202,9 +246,14 @@ def frames_of(count):
 def write_batch(name, path):
     texts, counts = texts_of(name)
     rows = iter(row for images in placeholders_of(name) for image in images for row in image)
-    ids = torch.tensor([next(rows) if token == IMAGE else token for text in texts for token in text])
+    ids = torch.tensor([next(rows) if token >= INDICATORS[0] else token for text in texts for token in text])
     save_file({"frames": frames_of(sum(counts)), "frame_counts": torch.tensor(counts), "input_ids": ids,
                "loss_mask": torch.cat(masks_of(texts)).to(torch.uint8), "text_lengths": torch.tensor([len(text) for text in texts])}, path)
+
+
+def whole_first(name, sizes, pixels):
+    """The frames of each image as transformers has them."""
+    return [image.roll(1, 0) for image in pixels.split([frames_per_image(name, size) for size in sizes])]
 
 
 def pixels_for(name, text, pixels, prompt=None):
@@ -216,9 +265,11 @@ def pixels_for(name, text, pixels, prompt=None):
         return {}
     if has_grids(name):  # of each image the whole one first, and empty ones behind the tiles of those that have fewer
         sizes = sizes_of(name)[texts_of(name)[0].index(text)]
-        images = [image.roll(1, 0) for image in pixels.split([frames_per_image(name, size) for size in sizes])]
+        images = whole_first(name, sizes, pixels)
         several = {"batch_num_images": torch.tensor([len(sizes)])} if is_onevision(name) else {}
         return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
+    if is_ovis2(name):
+        return {"pixel_values": torch.cat(whole_first(name, TILES[texts_of(name)[0].index(text)], pixels))}
     if MODELS[name].model_type == "gemma3":
         return {"pixel_values": pixels, "token_type_ids": torch.tensor([text]).eq(IMAGE).long()}
     return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl", "qianfan_ocr", "deepseek_vl") else pixels[None]}
@@ -236,7 +287,8 @@ def logits_of(model, name):
 
 def part_name(name):
     """The name in the model directory of a parameter of transformers' model."""
-    for theirs, ours in (("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
+    for theirs, ours in (("model.vision_tower.transformer.", ""), ("model.vision_tower.head_", "connector:head_"),
+                         ("model.visual_embeddings_table.", "connector:visual_embeddings_table."), ("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
                          ("model.connector.", "connector:"), ("model.aligner.linear1.", "connector:linear_1."), ("model.aligner.linear2.", "connector:linear_2."), ("model.image_newline", "connector:image_newline"),
                          ("model.language_model.", "decoder.model."),
                          ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):
@@ -255,7 +307,7 @@ def expected_of(model, name):
                       for row, text, mask in zip(logits, texts, masks_of(texts))]).mean()
     loss.backward()
     return {"grad." + part_name(key): p.grad for key, p in model.named_parameters() if p.grad is not None} | {
-        "loss": loss.detach(), "logits": torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits, texts)]).detach()}
+        "loss": loss.detach(), "logits": torch.cat([row[is_text(text)] for row, text in zip(logits, texts)]).detach()}
 
 
 class Comparison:

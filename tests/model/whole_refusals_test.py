@@ -14,7 +14,7 @@ import torch
 
 
 def setUpModule():
-    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2", "qianfan-ocr"))
+    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2", "qianfan-ocr", "ovis2"))
 
 
 class WrongFolders(unittest.TestCase):
@@ -64,6 +64,21 @@ class WrongFolders(unittest.TestCase):
                      config=lambda one: one["vision_config"].update(norm_type="batch_norm"))
         self.refused("llava-siglip-llama", "'vision_feature_select_strategy' = \"default\"", "no class token",
                      config=lambda one: one.update(vision_feature_select_strategy="default"))
+
+    def test_what_ovis2_does_not_support_is_named(self):
+        for part, key, value, *words in (
+                ("vision_config", "hidden_stride", 3, "vision_config: 'hidden_stride' = 3 does not divide the 4 patches of a side of an image"),
+                ("vision_config", "num_visual_indicator_tokens", 4, "'num_visual_indicator_tokens' = 4", "5 is"),
+                ("vision_config", "tokenize_function", "st_argmax", "'tokenize_function' = \"st_argmax\"", "only softmax is"),
+                ("vision_config", "vocab_size", 46, 'head_linear.weight" has the shape [40, 128]', "[41, 128]", "visual_embeddings_table.weight"),
+                ("vision_config", "vocab_size", 5, "'vocab_size' = 5"),
+                ("vision_config", "hidden_act", "gelu", "'hidden_act' = \"gelu\"", "only silu is"),
+                ("vision_config", "qkv_bias", True, "'qkv_bias' = true"),
+                (None, "visual_indicator_token_ids", [250, 251], "'visual_indicator_token_ids' = [250,251]", "5 ids are"),
+                (None, "hidden_size", 64, "'hidden_size' = 64", "that of text_config is 48"),
+                (None, "vocab_size", 100, "'vocab_size' = 100", "that of text_config is 260")):
+            with self.subTest(key, value=value):
+                self.refused("ovis2", *words, config=lambda one: (one[part] if part else one).update({key: value}))
 
     def test_fused_tensors_whose_rows_are_not_those_of_three(self):
         name = "vision_model.encoder.layers.1.attn.qkv.weight"

@@ -1,4 +1,4 @@
-"""Folders of whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM) against transformers: logits, loss and every
+"""Folders of whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Ovis2, Idefics3, SmolVLM) against transformers: logits, loss and every
 gradient on texts with images inside, folders that go through the engine and back, training, and new vision towers.
 
 usage: whole_test.py FVLM_ENGINE; exit 77 where transformers is missing."""
@@ -10,7 +10,7 @@ import unittest
 
 from byte_tokenizer import tokenizer
 from with_transformers import engine, folder as root, run
-from whole_models import (ATTENTION, FILES, IMAGE, OF_THE_ENCODER, TEXT, VISION, VOCABULARY, Comparison, frames_of, logits_of, make_models,
+from whole_models import (ATTENTION, FILES, IMAGE, OF_THE_ENCODER, TEXT, VISION, VOCABULARY, Comparison, frames_of, is_text, logits_of, make_models,
                           models, pixels_for, texts_of, write_batch)
 
 import torch
@@ -197,7 +197,7 @@ def write_recipe(model):
 
 class Training(unittest.TestCase):
     def test_an_imported_model_trains_and_goes_back(self):
-        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "granite-vision", "smolvlm", "internvl-qwen2", "qianfan-ocr", "gemma3", "paligemma"):
+        for name in ("llava-siglip-qwen2", "llava-next-clip-llama", "llava-onevision", "granite-vision", "smolvlm", "internvl-qwen2", "qianfan-ocr", "ovis2", "gemma3", "paligemma"):
             with self.subTest(name):
                 recipe = write_recipe(json.dumps(str(root / f"{name}.model")))
                 run(engine, "check", recipe, "--files")
@@ -211,7 +211,7 @@ class Training(unittest.TestCase):
                 write_batch(name, root / "batch.safetensors")
                 run(engine, "trace", root / f"{name}.run", "--batch", root / "batch.safetensors", "--out", root / "trace.safetensors")
                 ours = load_file(root / "trace.safetensors")["logits"]
-                right = torch.cat([row[torch.tensor(text) != IMAGE] for row, text in zip(logits_of(trained, name), texts_of(name)[0])])
+                right = torch.cat([row[is_text(text)] for row, text in zip(logits_of(trained, name), texts_of(name)[0])])
                 self.assertLessEqual(((ours - right).abs().max() / right.abs().max()).item(), 1e-5)
                 self.check_generated(name, trained)
 

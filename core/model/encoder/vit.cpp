@@ -68,14 +68,15 @@ Vit::Vit(const VisionConfig& config, const Traits& traits, Parameters& parameter
     : config_(config), has_class_token_(traits.embedding.class_token != nullptr),
       drops_class_token_(has_class_token_ && config.vision_feature_select_strategy == "default"),
       embedding_(config, traits.embedding, parameters) {
-  const auto norm = [&](const std::string& name) -> VitNorm {
-    return {parameters.weight("vision." + name + ".weight"), parameters.weight("vision." + name + ".bias"),
-            config.layer_norm_eps};
+  const auto norm = [&](const std::string& name, bool bias) -> VitNorm {
+    return {parameters.weight("vision." + name + ".weight"),
+            bias ? parameters.weight("vision." + name + ".bias") : ops::Weight(), config.layer_norm_eps};
   };
-  if (traits.input_norm) before_layers_ = norm(traits.input_norm);
+  if (traits.input_norm) before_layers_ = norm(traits.input_norm, true);
   for (int64_t i = 0; i < config.layers_used(); ++i)
     layers_.emplace_back(config, fmt::format("vision.{}{}.", traits.layers, i), traits.layer, parameters);
-  if (traits.output_norm && config.vision_feature_layers.empty()) output_ = norm(traits.output_norm);
+  if (traits.output_norm && config.vision_feature_layers.empty())
+    output_ = norm(traits.output_norm, traits.output_bias);
 }
 
 Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,

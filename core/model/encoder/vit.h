@@ -1,5 +1,5 @@
-// Vit: the vision transformers whose layers read all rows of a frame and nothing else: CLIP, SigLIP and InternVL, which
-// differ in a few traits and in what their weights are called.
+// Vit: the vision transformers whose layers read all rows of a frame and nothing else: CLIP, SigLIP, InternVL and
+// Ovis2, which differ in a few traits and in what their weights are called.
 #pragma once
 #include "model/encoder/encoder.h"
 #include "model/encoder/vit_layer.h"
@@ -16,6 +16,7 @@ class Vit : public Encoder {
     const char* layers;     // the names of all layers begin with it: "encoder.layers."
     VitLayer::Names layer;
     const char* output_norm; // last_hidden_state is behind this LayerNorm; null: there is none
+    bool output_bias = true; // of that norm; without it, it is an RMSNorm
   };
   // Names as in CLIP.
   static Traits clip_traits(bool class_token, bool patch_bias, bool output_normed);

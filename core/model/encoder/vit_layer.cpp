@@ -54,6 +54,7 @@ VitEmbedding::VitEmbedding(const VisionConfig& config, const Names& names, Param
   position_ = weight(names.position);
   patch_weight_ = weight(names.patch + std::string(".weight")).as_matrix();
   if (names.patch_bias) patch_bias_ = weight(names.patch + std::string(".bias"));
+  if (names.patch_norm) patch_norm_ = {weight(names.patch_norm + std::string(".weight")), {}, config.layer_norm_eps};
 }
 
 int64_t VitEmbedding::tokens(int64_t height, int64_t image_width) const {
@@ -118,7 +119,8 @@ Value VitEmbedding::operator()(Tape& tape, Operations& ops, const at::Tensor& fr
                 first = patches_begin_, tokens = first + rows * columns,
                 rows_per_frame = tokens + (appended_rows.defined() ? 1 : 0);
   const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.padded(patch_weight_.value().size(1))));
-  const Value patches = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
+  Value patches = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
+  if (patch_norm_.weight.defined()) patches = patch_norm_(tape, ops, patches);
   const Value position = positions(tape, rows, columns);
 
   const at::Tensor x = at::empty({n, rows_per_frame, width}, ops.tensor_options());
@@ -158,10 +160,10 @@ ops::Gelu gelu_of(const VisionConfig& config) {
 }
 
 VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters)
-    : heads(config.num_attention_heads), head_dim(config.head_dim()) {
+    : heads(config.num_attention_heads), head_dim(config.head_dim()), is_gated(names.gate != nullptr) {
   const auto one = [&](const std::string& rest) { return parameters.weight(prefix + rest); };
   const auto linear = [&](const std::string& stem) -> ops::Operations::Layer {
-    return {one(stem + ".weight"), one(stem + ".bias")};
+    return {one(stem + ".weight"), is_gated ? ops::Weight() : one(stem + ".bias")};
   };
   const auto norm = [&](const std::string& stem) -> VitNorm {
     return {one(stem + ".weight"), config.rms_norm ? ops::Weight() : one(stem + ".bias"), config.layer_norm_eps};
@@ -181,7 +183,7 @@ VitLayer::VitLayer(const VisionConfig& config, const std::string& prefix, const 
   qkv = fused({names.query, names.key, names.value});
   keys_values = fused({names.key, names.value});
   out = linear(names.out);
-  up = linear(names.up);
+  up = is_gated ? fused({names.gate, names.up}) : linear(names.up);
   down = linear(names.down);
   if (names.attention_scale) attention_scale = one(names.attention_scale);
   if (names.mlp_scale) mlp_scale = one(names.mlp_scale);
@@ -213,6 +215,8 @@ Value VitLayer::finish(Tape& tape, Operations& ops, const Value& x, const Value&
   const bool is_folded = folded.attention.weight.defined();
   if (is_folded || !attention_scale.defined()) {
     const Value attended = ops.linear(tape, attended_rows, is_folded ? folded.attention : out, x, compensation);
+    if (is_gated)
+      return ops.linear_of_swiglu(tape, ops.linear(tape, before_mlp(tape, ops, attended), up.weight), down, attended);
     return ops.gelu_mlp(tape, before_mlp(tape, ops, attended), up, is_folded ? folded.mlp : down, attended,
                         compensation, activation);
   }
@@ -224,7 +228,9 @@ Value VitLayer::finish(Tape& tape, Operations& ops, const Value& x, const Value&
 
 ForwardFlops vit_layer_flops(const VisionConfig& config) {
   const int64_t width = config.hidden_size;
-  return {2 * product_flops(width, width) + 2 * product_flops(width, config.intermediate_size), 0};
+  return {2 * product_flops(width, width) +
+              (config.hidden_act == "silu" ? 3 : 2) * product_flops(width, config.intermediate_size),
+          0};
 }
 
 double vit_frame_flops(const VisionConfig& config, int64_t tokens, int64_t patches, int64_t layers, int64_t with_keys,

@@ -1,5 +1,5 @@
 // What pre-norm vision transformers have in common: frames cut into embedded patches with learned positions, and the
-// layer. An encoder is made of these: dinov2/, and by vit.h clip/, siglip/ and internvl/.
+// layer. An encoder is made of these: dinov2/, and by vit.h clip/, siglip/, internvl/ and ovis2_vision/.
 #pragma once
 #include "model/encoder/layerwise.h"
 #include "model/flops.h"
@@ -35,6 +35,7 @@ class VitEmbedding {
     const char* class_token; // null: there is none
     const char *position, *patch;
     bool patch_bias;
+    const char* patch_norm = nullptr; // RMSNorm of embedded patches, before positions are added; null: there is none
   };
   VitEmbedding(const VisionConfig& config, const Names& names, Parameters& parameters);
 
@@ -52,6 +53,7 @@ class VitEmbedding {
 
   VisionConfig config_;
   ops::Weight class_token_, registers_, position_, patch_weight_, patch_bias_;
+  VitNorm patch_norm_;                 // an undefined weight: there is none
   int64_t class_rows_, patches_begin_; // of a frame's rows; registers are between them
   mutable std::map<std::pair<int64_t, int64_t>, at::Tensor> resampling_; // by rows and columns
 };
@@ -62,6 +64,8 @@ struct VitLayer {
     const char *before_attention, *query, *key, *value, *out, *before_mlp, *up, *down;
     const char *attention_scale, *mlp_scale;
     const char *query_norm, *key_norm; // where the config has use_qk_norm
+    const char* gate =
+        nullptr; // of an MLP that SiLU gates, in a layer whose linears have no biases; null: GELU is between
   };
   // `prefix`: "vision.encoder.layers.0."
   VitLayer(const VisionConfig& config, const std::string& prefix, const Names& names, Parameters& parameters);
@@ -79,6 +83,7 @@ struct VitLayer {
   ops::Operations::Layer query, qkv, keys_values, out, up, down;
   ops::Weight attention_scale, mlp_scale, query_norm, key_norm;
   int64_t heads, head_dim;
+  bool is_gated; // `up` is gate and up then
   ops::Gelu activation;
 };
 

@@ -40,7 +40,7 @@ struct VisionConfig {
   int64_t patch_size = 0;
   int64_t num_channels = 0;
   double layer_norm_eps = 0;
-  std::string hidden_act = "gelu"; // or "quick_gelu", "gelu_pytorch_tanh"
+  std::string hidden_act = "gelu"; // or "quick_gelu", "gelu_pytorch_tanh"; "silu" gates the MLP
   double layerscale_value = 0;     // for fresh weights
   double initializer_range = 0;    // for fresh weights
   double initializer_factor = 1;   // for fresh weights

@@ -42,9 +42,12 @@ VisionConfig read_vit(ConfigReader& reader, const VisionConfig& defaults) {
   out.vision_feature_select_strategy = reader.text("vision_feature_select_strategy", "full");
 
   reader.refuse_unless(out.num_channels == 3, "num_channels", "frames have three channels");
-  reader.refuse_unless(out.hidden_act == "gelu" || out.hidden_act == "quick_gelu" ||
-                           out.hidden_act == "gelu_pytorch_tanh",
-                       "hidden_act", "gelu, quick_gelu and gelu_pytorch_tanh are");
+  if (defaults.hidden_act == "silu")
+    reader.refuse_unless(out.hidden_act == "silu", "hidden_act", "the gate of this tower's MLP has silu: only silu is");
+  else
+    reader.refuse_unless(out.hidden_act == "gelu" || out.hidden_act == "quick_gelu" ||
+                             out.hidden_act == "gelu_pytorch_tanh",
+                         "hidden_act", "gelu, quick_gelu and gelu_pytorch_tanh are");
   reader.refuse_unless(reader.number("attention_dropout", 0, 0, 1) == 0, "attention_dropout",
                        "encoders are trained without dropout; set it to 0");
   const std::string& strategy = out.vision_feature_select_strategy;

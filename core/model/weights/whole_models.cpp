@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace fvlm {
 namespace {
@@ -230,6 +231,41 @@ WholeModelFamily::Configs read_deepseek_vl(ConfigReader& reader) {
   return out;
 }
 
+// The patches of a square choose words of a visual vocabulary by what transformers has in the tower.
+void read_visual_words(ConfigReader& reader, WholeModelFamily::Configs& out) {
+  ConfigReader vision(out.vision, reader.where());
+  const int64_t stride = vision.whole("hidden_stride", 1, 1, 64), words = vision.whole("vocab_size", 16384, 6, 1 << 24),
+                patches = vision.square("image_size", 224, 1, 1 << 14) / vision.square("patch_size", 14, 1, 1 << 14);
+  if (patches % stride != 0)
+    vision.problems().add("'hidden_stride' = {} does not divide the {} patches of a side of an image", stride, patches);
+  vision.refuse_unless(vision.whole("num_visual_indicator_tokens", 5, 0) == 5, "num_visual_indicator_tokens",
+                       "five stand around images and between their tiles: 5 is");
+  vision.refuse_unless(vision.text("tokenize_function", "softmax") == "softmax", "tokenize_function",
+                       "words have shares by a softmax: only softmax is");
+  for (const std::string& problem : vision.problems().list()) reader.problems().add("vision_config: {}", problem);
+  out.connector = {{"kind", "ovis2"}, {"factor", stride}, {"vocabulary", words}};
+}
+
+WholeModelFamily::Configs read_ovis2(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "ovis2_vision"; // transformers takes it for that, whatever its own word is
+  read_visual_words(reader, out);
+  out.decoder = piece(reader, "text_config", Json::object());
+  if (!out.decoder.contains("model_type")) out.decoder["model_type"] = "qwen2";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  const DecoderConfig decoder = read_decoder_config(out.decoder, reader.where() + ": text_config");
+  for (const auto& [key, unsaid, of_decoder] :
+       {std::tuple("hidden_size", 1536, decoder.hidden_size), std::tuple("vocab_size", 151643, decoder.vocab_size)})
+    reader.refuse_unless(reader.whole(key, unsaid, 1) == of_decoder, key,
+                         fmt::format("that of text_config is {}, and both have to be the same", of_decoder));
+  constexpr const char* indicators = "visual_indicator_token_ids";
+  reader.refuse_unless(!reader.has(indicators) || reader.content().at(indicators).size() == 5, indicators,
+                       "five stand around images and between their tiles: 5 ids are");
+  out.image_token_id = reader.whole("image_token_id", 151665, 0);
+  return out;
+}
+
 // As transformers writes them, and as it calls them since 4.52.
 const std::vector<WholeModelFamily::Prefix> llava_names = {
     {"vision_tower.vision_model.", "vision."},       {"vision_tower.", "vision."},
@@ -342,6 +378,14 @@ const std::vector<WholeModelFamily::Prefix> deepseek_vl_names = {{"model.vision_
                                                                  {"model.language_model.", "decoder.model."},
                                                                  {"lm_head.", "decoder.lm_head."}};
 
+const std::vector<WholeModelFamily::Prefix> ovis2_names = {
+    {"model.vision_tower.transformer.", "vision."},
+    {"model.vision_tower.head_linear.", "connector.head_linear."},
+    {"model.vision_tower.head_norm.", "connector.head_norm."},
+    {"model.visual_embeddings_table.", "connector.visual_embeddings_table."},
+    {"model.language_model.", "decoder.model."},
+    {"lm_head.", "decoder.lm_head."}};
+
 // A language model by itself.
 WholeModelFamily::Configs read_text_only(ConfigReader& reader) {
   WholeModelFamily::Configs out{
@@ -374,6 +418,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"internvl", read_internvl, llava_names},
       {"qianfan_ocr", read_qianfan_ocr, qianfan_ocr_names(), /*head_decides_tying=*/false, /*left_out=*/nullptr,
        qianfan_ocr_fused},
+      {"ovis2", read_ovis2, ovis2_names, /*head_decides_tying=*/true},
       {"lfm2_vl", read_lfm2_vl, llava_names},
       {"lfm3_vl", read_lfm3_vl, llava_names},
       {"minicpmv4_6", [](ConfigReader& reader) { return read_minicpm(reader, "minicpmv4_6_vision"); }, minicpm_names()},
