@@ -47,7 +47,7 @@ function fvlm.recipe(table) end
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Ovis2|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.HunyuanVl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Ovis2|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.HunyuanVl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents|fvlm.TextOnly The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM. In pixels. Default: `224`.
 ---@field min_pixels? integer Fewest pixels of an image, as in transformers and in place of the encoder's preprocessor_config.json; for image processors that make cells of images of any size: Qwen2-VL to Qwen3.5, LFM3-VL, GLM, PaddleOCR-VL, HunyuanOCR and VideoLLaMA 3. Checkpoints and exports keep it. Default: the folder's. In pixels.
 ---@field max_pixels? integer Most pixels of an image, for the same image processors. Default: the folder's. In pixels.
@@ -342,6 +342,16 @@ function fvlm.gemma4(table) end
 ---@return fvlm.ByteLatents
 function fvlm.byte_latents(table) end
 
+---Of a language model without an encoder, as `import --model` makes it of the folder of a Llama or a Qwen3: it reads
+---text alone, and samples with pictures are refused.
+---@class fvlm.TextOnly
+
+---Of a language model without an encoder, as `import --model` makes it of the folder of a Llama or a Qwen3: it reads
+---text alone, and samples with pictures are refused.
+---@param table table
+---@return fvlm.TextOnly
+function fvlm.text_only(table) end
+
 ---Low-rank adapters (LoRA, DoRA) on linears of an encoder or a decoder that comes from a folder. Its own weights are
 ---frozen, in the run's precision or quantized as they are in the folder (QLoRA); the adapters alone have gradients
 ---and an optimizer, and checkpoints hold them alone.
@@ -439,7 +449,7 @@ function fvlm.lora(table) end
 ---@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a model directory, of a checkpoint or of a run (its newest checkpoint). Default: the previous stage; the first starts from "model".
 ---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
----@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents" How the connector encodes frames in training. Default: the first of its modes.
+---@field mode? "coarse_fine"|"refined"|"patches"|"resampled"|"pooled"|"latents"|"text" How the connector encodes frames in training. Default: the first of its modes.
 ---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo|(fvlm.NextToken|fvlm.Dpo|fvlm.Kto|fvlm.Contrastive|fvlm.Kl|fvlm.Manifold|fvlm.Grpo)[] The loss: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
@@ -752,7 +762,7 @@ function fvlm.converging(table) end
 ---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference"|"answer"|"bits_per_byte"|"iou"|"retrieval" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|"text"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive"|"patches"|"resampled"|"pooled"|"latents"|"fp16"|"int8"|"int6"|"int4"|"text")[] How frames are encoded; the first mode determines the best checkpoint. Default: the first of the connector's modes.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field max_new_tokens? integer Longest answer that is generated for the measures "answer" and "iou". Default: 128. In tokens.
 ---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.

@@ -94,7 +94,9 @@ TEST_F(PlanTables, ShowWhatMuonLeavesToAdamWAtItsOwnRates) {
     const bool decodes = group["name"] == "decoder";
     EXPECT_EQ(group.value("lr", 0.0), decodes ? 0.02 : group["name"] == "connector" ? 0.003 : 0.0005) << group;
     EXPECT_EQ(group.contains("others_lr"), decodes) << group;
-    if (decodes) EXPECT_EQ(group["others_lr"], 0.0005) << "its norms and its embedding";
+    if (decodes) {
+      EXPECT_EQ(group["others_lr"], 0.0005) << "its norms and its embedding";
+    }
   }
   const Ran text = run("plan " + muon + quickstart());
   EXPECT_THAT(text.out, ContainsRegex("align +connector +9 +16,704 +trained +0.003 +0.01\n"));

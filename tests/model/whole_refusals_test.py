@@ -71,7 +71,7 @@ class WrongFolders(unittest.TestCase):
                 ("vision_config", "num_visual_indicator_tokens", 4, "'num_visual_indicator_tokens' = 4", "5 is"),
                 ("vision_config", "tokenize_function", "st_argmax", "'tokenize_function' = \"st_argmax\"", "only softmax is"),
                 ("vision_config", "vocab_size", 46, 'head_linear.weight" has the shape [40, 128]', "[41, 128]", "visual_embeddings_table.weight"),
-                ("vision_config", "vocab_size", 5, "'vocab_size' = 5"),
+                ("vision_config", "vocab_size", 5, "'vocab_size' is 5", "from 6"),
                 ("vision_config", "hidden_act", "gelu", "'hidden_act' = \"gelu\"", "only silu is"),
                 ("vision_config", "qkv_bias", True, "'qkv_bias' = true"),
                 (None, "visual_indicator_token_ids", [250, 251], "'visual_indicator_token_ids' = [250,251]", "5 ids are"),

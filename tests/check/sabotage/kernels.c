@@ -382,6 +382,7 @@ static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destro
                                         NULL,
                                         NULL,
                                         NULL,
+                                        NULL,
                                         NULL};
 
 PLUGIN("kernels", FVLM_KERNELS_KIND, kernels)
