@@ -112,7 +112,7 @@ TEST_F(WholeFolder, DamageOfWhatTheExportNeedsIsNamed) {
     return export_error();
   };
   EXPECT_THAT(error_with([](auto& json) { json.erase("tensors"); }), HasSubstr("'tensors' is missing"));
-  EXPECT_THAT(error_with([](auto& json) { json["config"]["model_type"] = "llama"; }), HasSubstr("\"llama\""));
+  EXPECT_THAT(error_with([](auto& json) { json["config"]["model_type"] = "dinov2"; }), HasSubstr("\"dinov2\""));
   EXPECT_THAT(error_with([](auto& json) { json["tensors"]["language_model.model.norm.weight"] = 7; }),
               AllOf(HasSubstr("\"language_model.model.norm.weight\" of the imported folder is not in the model"),
                     HasSubstr("\"decoder.model.norm.weight\" has no place")));
@@ -123,8 +123,10 @@ TEST_F(WholeFolder, DamageOfWhatTheExportNeedsIsNamed) {
 }
 
 TEST_F(WholeFolder, ATowerOfItsOwnIsNotAWholeModel) {
-  put_file(source() / "config.json", config_json(tiny::decoder_config()).dump());
+  nlohmann::json config = config_json(tiny::decoder_config());
+  config["model_type"] = "dinov2";
+  put_file(source() / "config.json", config.dump());
   EXPECT_THAT(data_error_of([&] { import(); }),
-              AllOf(HasSubstr("\"llama\" is not supported as a whole model"), HasSubstr("--vision and --decoder")));
+              AllOf(HasSubstr("\"dinov2\" is not supported as a whole model"), HasSubstr("--vision and --decoder")));
   EXPECT_FALSE(fs::exists(model()));
 }
