@@ -12,7 +12,7 @@ Options& with_options(Options& options, const std::string& of_dtype, const std::
       .value("dtype", "fp32|bf16|fp64", of_dtype)
       .value("device", "cpu|cuda", of_device)
       .value("kernels", "NAMES",
-             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them;\n"
+             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them; "
              "'linear=reference' is for one operation alone");
 }
 

@@ -10,6 +10,7 @@
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/sample_requests.h"
+#include "model/weights/resolve_model.h"
 #include "serve/answer_service.h"
 
 #include <fmt/format.h>
@@ -123,11 +124,12 @@ struct Answering {
 
 // Whose answers a file has.
 std::string name_of_model(const ParsedOptions& parsed) {
-  const auto canonical = [](const std::string& named) {
-    return std::filesystem::weakly_canonical(model_named(named)).string();
+  const auto canonical = [](const std::filesystem::path& path) {
+    return std::filesystem::weakly_canonical(path).string();
   };
   const auto adapter = parsed.value("adapter");
-  return canonical(*parsed.value("MODEL")) + (adapter ? " with " + canonical(*adapter) : "");
+  return canonical(model_named(*parsed.value("MODEL"))) +
+         (adapter ? " with " + canonical(resolve_model(*adapter)) : "");
 }
 
 // What they were given with: the options that can change an answer by more than rounding.

@@ -42,7 +42,7 @@ void check_grids(const std::filesystem::path& model, const ModelDescription& des
 
 void check_whole_model(const std::filesystem::path& model, const ModelDescription& description,
                        int64_t image_token_id) {
-  check_image_processor(model, description.encoder());
+  if (description.connector()->reads_frames()) check_image_processor(model, description.encoder());
   check_grids(model, description);
   (void)end_tokens(model, {});
   (void)recommended_sampling(model);
@@ -73,9 +73,7 @@ void check_image_processor(const std::filesystem::path& vision, const VisionConf
   try {
     const auto processor = find_image_processor(vision);
     const FramePreparation prepared(config.image_size, processor);
-    if (processor || config.max_bytes > 0 || config.model_type == "text_only" ||
-        config.model_type.starts_with("dinov2"))
-      return;
+    if (processor || config.max_bytes > 0 || config.model_type.starts_with("dinov2")) return;
     log_warning(
         "{}: there is no preprocessor_config.json, so that images are resized to a square without keeping their "
         "aspect ratio and normalized with ImageNet's mean and standard deviation\n  copy the file from the folder "

@@ -47,8 +47,8 @@ Options serve_options() {
       .value("max-tokens", "N",
              "tokens of an answer whose request sets no max_tokens; default: what --cache-rows has room for behind its "
              "prompt, 512 at least")
-      .flag("plain-sampling", "draw answers whose requests do not say it at temperature 1, whatever the model's "
-                              "generation_config.json recommends")
+      .flag("plain-sampling", "what requests leave open of sampling is temperature 1 and nothing else, whatever the "
+                              "model's generation_config.json recommends")
       .value("queue", "N", "requests that may wait or be answered; further ones get status 429; default 256")
       .value("cache-rows", "N", "rows of the cache of keys and values, for all answers together; default 8192")
       .value("sequences", "N",
@@ -76,7 +76,7 @@ bool is_of_this_machine(const std::string& host) {
   return host.starts_with("127.") || host == "localhost" || host == "::1";
 }
 
-// As vLLM does.
+// What the model's authors recommend takes the place of the usual settings, as in vLLM.
 void recommend(const std::filesystem::path& model, infer::Sampling& usual) {
   const RecommendedSampling own = recommended_sampling(decoder_folder(model));
   usual.temperature = own.temperature.value_or(usual.temperature);
@@ -86,7 +86,7 @@ void recommend(const std::filesystem::path& model, infer::Sampling& usual) {
   usual.repetition_penalty = own.repetition_penalty.value_or(usual.repetition_penalty);
   if (own.temperature || own.top_p || own.top_k || own.min_p || own.repetition_penalty)
     log_info(
-        "requests that do not say it are drawn as the model's generation_config.json recommends: temperature {:g}, "
+        "what requests leave open of sampling is as the model's generation_config.json recommends: temperature {:g}, "
         "top_p {:g}, top_k {}, min_p {:g}, repetition_penalty {:g}",
         usual.temperature, usual.top_p, usual.top_k, usual.min_p, usual.repetition_penalty);
 }

@@ -29,7 +29,7 @@ std::vector<TableOperation> recurrences() {
            .has_parameters = true}};
 }
 
-// Experts, which answers alone have.
+// Mixtures of experts, which are computed so in passes without gradients.
 std::vector<TableOperation> experts() {
   using Table = fvlm_kernels_v1;
   return {{.name = "experts",

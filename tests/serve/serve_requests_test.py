@@ -120,5 +120,29 @@ class Settings(unittest.TestCase):
             self.assertEqual(server.send("/metrics")[0], 401)
 
 
+class RecommendedSampling(unittest.TestCase):
+    """What a request leaves open is as generation_config.json recommends: here always the likeliest token."""
+    def answers(self, recommended, *options, **fields):
+        """To seeds from 0 on."""
+        shutil.rmtree(folder / "drawing", ignore_errors=True)
+        shutil.copytree(folder / "gqa", folder / "drawing")
+        (folder / "drawing" / "decoder" / "generation_config.json").write_text(json.dumps(recommended))
+        with Server(*options, model="drawing") as server:
+            self.assertEqual("generation_config.json recommends" in server.log, bool(recommended) and not options)
+            asked = [{"prompt": "It is", "max_tokens": 12, "ignore_eos": True, "seed": seed} | fields for seed in range(4)]
+            replies = [server.send("/v1/completions", body) for body in asked]
+        self.assertEqual([status for status, *_ in replies], [200] * 4, replies)
+        return {json.loads(text)["choices"][0]["text"] for _, text, _ in replies}
+
+    def test_takes_the_place_of_the_usual_one(self):
+        greedy = self.answers({}, temperature=0)
+        self.assertEqual(len(greedy), 1)
+        recommended = {"do_sample": True, "temperature": 2.0, "top_k": 1, "top_p": None}
+        self.assertEqual(self.answers(recommended), greedy)
+        self.assertGreater(len(self.answers(recommended, top_k=-1)), 1)  # by the request
+        self.assertGreater(len(self.answers(recommended, "--plain-sampling")), 1)
+        self.assertGreater(len(self.answers({})), 1)
+
+
 if __name__ == "__main__":
     unittest.main()

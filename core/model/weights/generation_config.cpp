@@ -42,7 +42,7 @@ RecommendedSampling recommended_sampling(const std::filesystem::path& decoder) {
   };
   RecommendedSampling out;
   out.repetition_penalty = number("repetition_penalty", 0.01, 100);
-  if (reader.flag("do_sample", false)) {
+  if (reader.has("do_sample") && reader.flag("do_sample", false)) {
     out.temperature = number("temperature", 0, 100);
     out.top_p = number("top_p", 1e-9, 1);
     out.min_p = number("min_p", 0, 1);

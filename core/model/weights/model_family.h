@@ -37,7 +37,7 @@ using DecoderFamily = ModelFamily<DecoderConfig>;
 const EncoderFamily& family_of(const VisionConfig& config);
 const DecoderFamily& family_of(const DecoderConfig& config);
 
-// What config.json may have as its model_type.
+// The model_types of all families of decoders.
 std::vector<std::string> decoder_types();
 
 // For a program that adds families to those of encoders.inc and decoders.inc; it also has to register how they are

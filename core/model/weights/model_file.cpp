@@ -176,7 +176,8 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
         .advise(is_huggingface
                     ? fmt::format(
                           "`fvlm-engine import --model {} --out models/{}` makes one of a whole model such as SmolVLM "
-                          "or Qwen2-VL; of an encoder or a decoder alone: import --vision DIR --decoder DIR",
+                          "or Qwen2-VL, or of a language model; of an encoder and a decoder: import --vision DIR "
+                          "--decoder DIR",
                           shell_word(folder.string()), shell_word(folder.filename().string()))
                     : "`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face "
                       "folders, and import --model DIR from a whole model's");

@@ -20,7 +20,7 @@ struct WholeModelFamily {
   // config.json of each part, as a folder of its own would have it, and the connector's config.
   struct Configs {
     nlohmann::json vision, decoder, connector;
-    int64_t image_token_id; // stands in a text for one visual row; -1: there are none
+    int64_t image_token_id; // stands in a text for one visual row; -1: the model reads text alone
   };
   // Tensors whose names begin with `in_file` are those of the parts that begin with `in_parts`. Where several fit, it
   // is the first that the file has, so longer ones stand before what they begin with.
