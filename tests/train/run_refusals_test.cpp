@@ -5,10 +5,26 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+
 namespace fvlm::train {
 namespace {
 
-class RunRefusals : public SmallRun {};
+class RunRefusals : public SmallRun {
+ protected:
+  // By the rehearsal of stage align and by its training.
+  void expect_refused(const std::vector<std::string>& sets, const std::function<void(const Error& error)>& check) {
+    for (const bool rehearsed : {true, false}) try {
+        if (rehearsed)
+          rehearse(resolved(sets), {.folder = folder("a")}, registry_);
+        else
+          run("a", sets, {.stage = "align"});
+        ADD_FAILURE() << "nobody missed it";
+      } catch (const Error& error) {
+        check(error);
+      }
+  }
+};
 
 TEST_F(RunRefusals, SamplesWithoutTheObjectivesAnswersAreBroken) {
   struct Wrong {
@@ -93,18 +109,12 @@ TEST_F(RunRefusals, ATeacherMakesAsManyRowsOfAFrameAsTheModel) {
   change_recipe("patch_size = 4", "patch_size = 8");
   const std::vector<std::string> sets = {fmt::format(
       R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])", teacher.string())};
-  for (const bool rehearsed : {true, false}) try {
-      if (rehearsed)
-        rehearse(resolved(sets), {.folder = folder("a")}, registry_);
-      else
-        run("a", sets, {.stage = "align"});
-      ADD_FAILURE() << "nobody missed it";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::data);
-      EXPECT_EQ(error.where(), teacher.string());
-      EXPECT_STREQ(error.what(),
-                   "the teacher makes 17 decoder rows of a frame, and the model 5, and both read the same packs");
-    }
+  expect_refused(sets, [&](const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_EQ(error.where(), teacher.string());
+    EXPECT_STREQ(error.what(),
+                 "the teacher makes 17 decoder rows of a frame, and the model 5, and both read the same packs");
+  });
 }
 
 TEST_F(RunRefusals, ATeacherHasTheModelsTokens) {
@@ -119,21 +129,15 @@ TEST_F(RunRefusals, ATeacherHasTheModelsTokens) {
   auto& vocabulary = tokenizer["model"]["vocab"];
   std::swap(vocabulary["a"], vocabulary["b"]);
   write_file_atomic(file, tokenizer.dump());
-  for (const bool rehearsed : {true, false}) try {
-      if (rehearsed)
-        rehearse(resolved(sets), {.folder = folder("a")}, registry_);
-      else
-        run("a", sets, {.stage = "align"});
-      ADD_FAILURE() << "nobody missed it";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::data);
-      EXPECT_EQ(error.where(), teacher.string());
-      const auto id = std::min(vocabulary["a"].get<int>(), vocabulary["b"].get<int>());
-      const bool swapped = vocabulary["a"].get<int>() == id; // as the teacher has it
-      EXPECT_EQ(error.what(),
-                fmt::format("the teacher has another tokenizer: id {} is '{}' there and '{}' in the recipe's", id,
-                            swapped ? "a" : "b", swapped ? "b" : "a"));
-    }
+  expect_refused(sets, [&](const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_EQ(error.where(), teacher.string());
+    const auto id = std::min(vocabulary["a"].get<int>(), vocabulary["b"].get<int>());
+    const bool swapped = vocabulary["a"].get<int>() == id; // as the teacher has it
+    EXPECT_EQ(error.what(),
+              fmt::format("the teacher has another tokenizer: id {} is '{}' there and '{}' in the recipe's", id,
+                          swapped ? "a" : "b", swapped ? "b" : "a"));
+  });
 }
 
 TEST_F(RunRefusals, ATeacherWithAPaddedEmbeddingIsToldFromOneWithOtherTokens) {
@@ -175,32 +179,20 @@ TEST_F(RunRefusals, ARehearsalAsksOptimizersForWhatTheStageTrains) {
       rehearse(resolved({R"(stages.align.optimizer={"kind":"muon","lr":0.02,"others":{"lr":0.001}})"}), {}, registry_));
   const std::vector<std::string> vectors = {
       R"(stages.align.optimizer={"kind":"optimizer","algorithm":"muon","lr":0.02})"};
-  for (const bool rehearsed : {true, false}) try {
-      if (rehearsed)
-        rehearse(resolved(vectors), {}, registry_);
-      else
-        run("a", vectors, {.stage = "align"});
-      ADD_FAILURE() << "muon alone was given vectors, too";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::plugin);
-      EXPECT_NE(error.text().find("muon"), std::string::npos) << error.text();
-    }
+  expect_refused(vectors, [&](const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::plugin);
+    EXPECT_NE(error.text().find("muon"), std::string::npos) << error.text();
+  });
 }
 
 TEST_F(RunRefusals, ASkippedModuleThatIsMisspeltIsRefused) {
   change_recipe("checkpoint = {", R"(quantization = { scheme = "int8", skip = { "connector.*", "vison.*" } },
   checkpoint = {)");
   change_recipe("samples = 80,", "samples = 80, quantization_aware = true,");
-  for (const bool rehearsed : {true, false}) try {
-      if (rehearsed)
-        rehearse(resolved(), {}, registry_);
-      else
-        run("a", {}, {.stage = "align"});
-      ADD_FAILURE() << "the encoder is quantized";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::recipe);
-      EXPECT_STREQ(error.what(), "quantization.skip vison.*: no module of the model matches");
-    }
+  expect_refused({}, [&](const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::recipe);
+    EXPECT_STREQ(error.what(), "quantization.skip vison.*: no module of the model matches");
+  });
   // A decoder whose head is tied to the embedding has no module of this name.
   EXPECT_NO_THROW(rehearse(resolved({R"(quantization.skip=["decoder.lm_head"])"}), {}, registry_));
 }
