@@ -150,8 +150,7 @@ Ref<Quantization> quantization() {
              "`export` does not know.")
       .field("skip", &Quantization::skip, list(text(), {.allow_single = true}),
              "Modules that are not quantized, by name, with *. Each pattern but that of an output head has to match "
-             "one. A "
-             "number below 0 counts from the last layer: decoder.model.layers.-1.*.")
+             "one. A number below 0 counts from the last layer: decoder.model.layers.-1.*.")
       .shorthand("scheme")
       .done();
 }
