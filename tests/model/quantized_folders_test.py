@@ -31,7 +31,7 @@ IDS = torch.arange(30, 61)
 RECIPE = """local fvlm = require "fvlm"
 return fvlm.recipe {
   name = "refused", precision = "fp32", model = fvlm.model { image_size = 28, vision = "ROOT/vision", decoder = "ROOT/awq", connector = fvlm.mlp {} },
-  fvlm.stage "sft" { data = fvlm.mix { { "none.tar" }, max_frames = 1, max_text_tokens = 64, system = "" }, batch = 1, samples = 1,
+  fvlm.stage "sft" { data = fvlm.mix { { text = "ROOT/none.jsonl" }, max_frames = 1, max_text_tokens = 64, system = "" }, batch = 1, samples = 1,
                      objective = fvlm.next_token { on = "answer" }, optimizer = fvlm.adamw { lr = 1e-2 }, schedule = fvlm.constant {} },
 }
 """
@@ -294,6 +294,7 @@ class Decoders(unittest.TestCase):
     def test_recipes_say_that_import_reads_them(self):
         recipe = root / "recipe.lua"
         recipe.write_text(RECIPE.replace("ROOT", str(root)))
+        (root / "none.jsonl").write_text("")
         said = run(engine, "train", recipe, "--run-dir", root / "refused.run", code=4)
         self.assertIn("`fvlm-engine import` makes plain ones of fp8, gptq, awq", said)
 
