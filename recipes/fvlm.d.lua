@@ -636,11 +636,17 @@ function fvlm.grpo(table) end
 ---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
+---@field groups? table<string, fvlm.AdamGroup> Parameter groups with other betas or another eps.
 
 ---Adam with decoupled weight decay.
 ---@param table fvlm.AdamW
 ---@return fvlm.AdamW
 function fvlm.adamw(table) end
+
+---Settings of AdamW for one parameter group.
+---@class fvlm.AdamGroup
+---@field betas? (number)[] Decay of the first and of the second moment. Default: that of all groups.
+---@field eps? number Added to the root of the second moment. Default: that of all groups.
 
 ---Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.
 ---@class fvlm.Muon
@@ -670,12 +676,7 @@ function fvlm.muon(table) end
 ---@field lr number|table<string, number> Base learning rate, for all groups or by group.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
----@field groups? table<string, fvlm.MuonOthersGroup> Parameter groups with other betas and eps.
-
----Settings of AdamW for one parameter group.
----@class fvlm.MuonOthersGroup
----@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
----@field eps? number Added to the root of the second moment. Default: `1e-8`.
+---@field groups? table<string, fvlm.AdamGroup> Parameter groups with other betas or another eps.
 
 ---An optimizer algorithm of a plugin, by name.
 ---@class fvlm.Optimizer

@@ -34,10 +34,10 @@ std::optional<int64_t> Model::decoder_positions() const {
   return {};
 }
 
-const Muon::Adam& Muon::Others::of(const std::string& group) const {
-  if (groups)
-    if (const auto found = groups->find(group); found != groups->end()) return found->second;
-  return *this;
+Adam AdamByGroup::of(const std::string& group) const {
+  if (!groups || !groups->contains(group)) return *this;
+  const Own& own = groups->at(group);
+  return {own.betas.value_or(betas), own.eps.value_or(eps)};
 }
 
 bool Muon::updates(const std::string& group) const {

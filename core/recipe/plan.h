@@ -188,21 +188,26 @@ struct OptimizerCommon {
   Moments moments = Moments::fp32;
 };
 
-struct AdamW : OptimizerCommon {
+struct Adam {
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
 };
 
+struct AdamByGroup : Adam {
+  struct Own { // absent values are those of all groups
+    std::optional<std::vector<double>> betas;
+    std::optional<double> eps;
+  };
+  std::optional<std::map<std::string, Own>> groups; // that have settings of their own
+  Adam of(const std::string& group) const;
+};
+
+struct AdamW : OptimizerCommon, AdamByGroup {};
+
 // Muon for the matrices inside the layers, AdamW for all other parameters (embeddings, head, vectors).
 struct Muon : OptimizerCommon {
-  struct Adam {
-    std::vector<double> betas = {0.9, 0.999};
-    double eps = 1e-8;
-  };
-  struct Others : Adam {
+  struct Others : AdamByGroup {
     ByGroup lr;
-    std::optional<std::map<std::string, Adam>> groups; // that have settings of their own
-    const Adam& of(const std::string& group) const;
   };
   // The momentum rises linearly from here to its own value over these steps.
   struct Warmup {

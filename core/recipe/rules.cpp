@@ -130,6 +130,7 @@ class Rules {
           reader_.report_at(at, fmt::format("the group '{}' has no learning rate", group),
                             fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
     });
+    if (const auto* adamw = std::get_if<AdamW>(&stage.optimizer)) check_adam_groups(".optimizer", *adamw);
     if (const auto* muon = std::get_if<Muon>(&stage.optimizer)) check_muon_groups(*muon);
     if (const auto* plugin = std::get_if<PluginOptimizer>(&stage.optimizer))
       for (const char* name : {"lr", "weight_decay"})
@@ -143,9 +144,13 @@ class Rules {
     if (muon.groups)
       for (size_t i = 0; i < muon.groups->size(); ++i)
         known_group(".optimizer.groups" + index_part(i + 1), (*muon.groups)[i], groups_);
-    if (muon.others.groups)
-      for (const auto& [group, settings] : *muon.others.groups)
-        known_group(".optimizer.others.groups" + key_part(group), group, groups_);
+    check_adam_groups(".optimizer.others", muon.others);
+  }
+
+  void check_adam_groups(const std::string& part, const AdamByGroup& adam) {
+    if (adam.groups)
+      for (const auto& [group, settings] : *adam.groups)
+        known_group(part + ".groups" + key_part(group), group, groups_);
   }
 
   void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {

@@ -78,11 +78,13 @@ Choice<fvlm_optimizer_v1> chosen(const plan::Plan& plan, const plan::Stage& stag
 // What the recipe says besides the rate and the decay, by the algorithm's own names.
 std::map<std::string, double> hyperparameters_of(const plan::Optimizer& optimizer, bool others,
                                                  const std::string& group) {
-  if (const auto* adamw = std::get_if<plan::AdamW>(&optimizer))
-    return {{"beta1", adamw->betas[0]}, {"beta2", adamw->betas[1]}, {"eps", adamw->eps}};
+  const auto of_adam = [&](const plan::AdamByGroup& settings) -> std::map<std::string, double> {
+    const plan::Adam adam = settings.of(group);
+    return {{"beta1", adam.betas[0]}, {"beta2", adam.betas[1]}, {"eps", adam.eps}};
+  };
+  if (const auto* adamw = std::get_if<plan::AdamW>(&optimizer)) return of_adam(*adamw);
   if (const auto* muon = std::get_if<plan::Muon>(&optimizer)) {
-    const plan::Muon::Adam& adam = muon->others.of(group);
-    if (others) return {{"beta1", adam.betas[0]}, {"beta2", adam.betas[1]}, {"eps", adam.eps}};
+    if (others) return of_adam(muon->others);
     return {{"momentum", muon->momentum_at(0)}, {"nesterov", muon->nesterov ? 1 : 0}, {"eps", muon->eps}};
   }
   return std::get<plan::PluginOptimizer>(optimizer).options;

@@ -132,6 +132,14 @@ TEST_F(OptimizerArguments, HyperparametersAreTheRecipesByGroup) {
   EXPECT_TRUE(step.state == sdk::bfloat16);
 }
 
+TEST_F(OptimizerArguments, AGroupOfAdamWHasItsOwnBetasAndEps) {
+  set_optimizer("fvlm.adamw { lr = 0.5, weight_decay = 0.125, betas = { 0.25, 0.5 }, eps = 0.75, groups = { "
+                "connector = { betas = { 0.5, 0.75 } }, decoder = { eps = 0.25 } } }");
+  EXPECT_THAT(steps({0}).at(0).hyper, ElementsAre(ElementsAre(0.5F, 0.5F, 0.75F, 0.75F, 0.125F), // connector
+                                                  ElementsAre(0.5F, 0.25F, 0.5F, 0.75F, 0.125F), // vision
+                                                  ElementsAre(0.5F, 0.25F, 0.5F, 0.25F, 0.125F)));
+}
+
 TEST_F(OptimizerArguments, MuonTakesTheMatricesOfItsGroupsAndItsMomentumRises) {
   set_optimizer(
       "fvlm.muon { lr = 0.25, groups = \"decoder\", momentum = 0.75, momentum_warmup = { from = 0.25, steps = 2 }, "

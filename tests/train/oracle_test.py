@@ -27,7 +27,8 @@ local function mix(source)
   return fvlm.mix(source)
 end
 local function stage(name, described)
-  described.optimizer = fvlm.adamw { lr = { connector = 4e-3, vision = 2e-3, decoder = 2e-3 }, weight_decay = 0.01 }
+  described.optimizer = fvlm.adamw { lr = { connector = 4e-3, vision = 2e-3, decoder = 2e-3 }, weight_decay = 0.01,
+                                     betas = { 0.9, 0.99 }, groups = { connector = { betas = { 0.7, 0.9 } }, vision = { eps = 1e-5 } } }
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
   described.batch, described.samples = 8, 8 * STEPS
   described.packing = { frames = 24, tokens = 2048, segments = 8 }
@@ -230,9 +231,10 @@ class Stages(unittest.TestCase):
         """Trains the oracle's model on our batches. `loss_of(batch, line)`: its loss, and what else the line says."""
         self.assertEqual(len(self.lines[stage]), steps)
         fast = [p for n, p in model.named_parameters() if not n.startswith(("vision.", "decoder."))]
-        slow = [p for n, p in model.named_parameters() if n.startswith(("vision.", "decoder."))]
-        optimizer = torch.optim.AdamW([{"params": fast, "base": 2 * RATE}, {"params": slow, "base": RATE}],
-                                      lr=RATE, weight_decay=0.01)
+        vision, decoder = ([p for n, p in model.named_parameters() if n.startswith(part)] for part in ("vision.", "decoder."))
+        optimizer = torch.optim.AdamW([{"params": fast, "base": 2 * RATE, "betas": (0.7, 0.9)},
+                                       {"params": vision, "base": RATE, "eps": 1e-5}, {"params": decoder, "base": RATE}],
+                                      lr=RATE, betas=(0.9, 0.99), weight_decay=0.01)
         worst = 0
         for step, line in enumerate(self.lines[stage]):
             for group in optimizer.param_groups:

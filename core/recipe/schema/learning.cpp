@@ -30,24 +30,30 @@ Ref<std::vector<double>> betas() {
   return list(number(at_least(0).below(1)), {.exactly = 2});
 }
 
-Ref<AdamW> adamw() {
-  auto type = record<AdamW>("AdamW", "adamw", "Adam with decoupled weight decay.");
-  common_fields(type);
-  type.field("betas", &AdamW::betas, betas(), "Decay of the first and of the second moment.")
-      .field("eps", &AdamW::eps, number(above(0)), "Added to the root of the second moment.")
-      .usage("fvlm.adamw { lr = { connector = 1e-3, vision = 1e-5, decoder = 1e-5 } }");
-  return type.done();
+Ref<AdamByGroup::Own> adam_group() {
+  return record<AdamByGroup::Own>("AdamGroup", "", "Settings of AdamW for one parameter group.")
+      .field("betas", &AdamByGroup::Own::betas, optional(betas()),
+             "Decay of the first and of the second moment. Default: that of all groups.")
+      .field("eps", &AdamByGroup::Own::eps, optional(number(above(0))),
+             "Added to the root of the second moment. Default: that of all groups.")
+      .done();
 }
 
 template <class T>
 void adam_fields(Record<T>& record) {
+  static const auto group = adam_group();
   record.field("betas", &T::betas, betas(), "Decay of the first and of the second moment.")
-      .field("eps", &T::eps, number(above(0)), "Added to the root of the second moment.");
+      .field("eps", &T::eps, number(above(0)), "Added to the root of the second moment.")
+      .field("groups", &T::groups, optional(map("parameter group", group)),
+             "Parameter groups with other betas or another eps.")
+      .example("{ connector = { betas = { 0.9, 0.95 } } }");
 }
 
-Ref<Muon::Adam> muon_others_group() {
-  auto type = record<Muon::Adam>("MuonOthersGroup", "", "Settings of AdamW for one parameter group.");
+Ref<AdamW> adamw() {
+  auto type = record<AdamW>("AdamW", "adamw", "Adam with decoupled weight decay.");
+  common_fields(type);
   adam_fields(type);
+  type.usage("fvlm.adamw { lr = { connector = 1e-3, vision = 1e-5, decoder = 1e-5 } }");
   return type.done();
 }
 
@@ -60,9 +66,6 @@ Ref<Muon::Others> muon_others() {
       .required()
       .aliases({"learning_rate"});
   adam_fields(type);
-  type.field("groups", &Muon::Others::groups, optional(map("parameter group", muon_others_group())),
-             "Parameter groups with other betas and eps.")
-      .example("{ connector = { betas = { 0.9, 0.95 } } }");
   return type.done();
 }
 

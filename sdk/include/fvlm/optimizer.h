@@ -8,10 +8,10 @@
  * so that a captured CUDA graph sees new values at each replay.
  *
  * How the numbers of a recipe are passed
- *  - By name. `lr` and `weight_decay` are set per group, every other hyperparameter is the same for all groups. One
- * that the recipe omits has the table's default (`fallback`). A recipe that sets one which the table does not list, or
- *    one out of bounds, is refused. fvlm.adamw and fvlm.muon always set weight_decay (0.01 by default),
- *    fvlm.optimizer "NAME" only where the recipe does.
+ *  - By name, each per group: lr, weight_decay and the moments' settings of adamw may differ. One that the recipe omits
+ *    has the table's default (`fallback`). A recipe that sets one which the table does not list, or one out of bounds,
+ * is refused. fvlm.adamw and fvlm.muon always set weight_decay (0.01 by default), fvlm.optimizer "NAME" only where the
+ *    recipe does.
  *  - `lr` is the learning rate of this step, after the schedule: it starts at 0 where there is a warm-up, so its
  * minimum
  *    (`least`) is 0.

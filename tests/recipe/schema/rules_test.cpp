@@ -364,6 +364,17 @@ TEST(Rules, MaskHistoryIsForTermsThatLearnAnswers) {
                           "of the data alone\n  leave it out, or use a term with on = \"answer\""));
 }
 
+TEST(Rules, AdamWNamesGroupsOfTheModel) {
+  const auto adamw = [](const char* group) {
+    auto own = table(13, "", {key(group, 13, table(13, "", {key("eps", 13, 1e-6)}))});
+    return of_stage(
+        {key("optimizer", 13, table(13, "adamw", {key("lr", 13, 1e-3), key("groups", 13, std::move(own))}))});
+  };
+  EXPECT_THAT(adamw("vision"), IsEmpty());
+  EXPECT_THAT(adamw("heads"),
+              ElementsAre(testing::HasSubstr("optimizer.groups.heads: there is no parameter group 'heads'")));
+}
+
 TEST(Rules, MuonNamesGroupsOfTheModel) {
   const auto muon = [](std::vector<Key> keys, std::vector<Key> others = {}) {
     others.push_back(key("lr", 13, 1e-3));
