@@ -41,7 +41,10 @@ Limits Allowance::remaining(Limits max) const {
   const auto rest = [](uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; };
   max.instructions = std::min(max.instructions, rest(limits_.instructions, spent_));
   max.memory_bytes = std::min(max.memory_bytes, rest(limits_.memory_bytes, bytes_));
-  max.seconds = std::min(max.seconds, std::chrono::duration<double>(deadline_ - Clock::now()).count());
+  if (deadline_ - Clock::now() < std::chrono::duration<double>(max.seconds)) {
+    max.seconds = limits_.seconds; // for messages
+    max.deadline = deadline_;
+  }
   return max;
 }
 

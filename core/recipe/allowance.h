@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace fvlm::recipe {
 
@@ -16,6 +17,8 @@ struct Limits {
   double seconds = 10;             // wall-clock time, as a last resort
   uint64_t source_bytes = 4 << 20; // of all Lua files together
   uint64_t values = 100'000;       // in the result, counting tables and their entries
+  // When `seconds` are over, where they began before.
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
 };
 
 class Allowance {

@@ -32,8 +32,9 @@ void Interpreter::reset_account(const Limits& granted, bool on_top_of_used_memor
   next_check = std::min(check_interval, limits.instructions);
   memory_limit = limits.memory_bytes + (on_top_of_used_memory ? memory_used : 0);
   next_collect = memory_used + limits.memory_bytes / 4;
-  deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                    std::chrono::duration<double>(limits.seconds));
+  const auto seconds = std::chrono::duration<double>(limits.seconds);
+  using Clock = std::chrono::steady_clock;
+  deadline = limits.deadline.value_or(Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds));
   check_scheduled = false;
   out_of_memory_at = {};
   stopped.reset();

@@ -69,6 +69,19 @@ TEST(RecipeAllowance, RefusesWhatGoesBeyondIt) {
   EXPECT_THAT(message_of([&] { late.charge(place, 0); }), HasSubstr("seconds"));
 }
 
+TEST(RecipeAllowance, MessagesNameTheSecondsOfTheLimit) {
+  const Allowance five({.seconds = 5});
+  EXPECT_EQ(five.remaining({.seconds = 2}).seconds, 2);
+  EXPECT_EQ(five.remaining({.seconds = 60}).seconds, 5);
+  const ScratchFolder folder;
+  write_file_atomic(folder / "r.lua", "while true do end");
+  const Limits limits{.instructions = uint64_t{1} << 60, .seconds = 0.25};
+  EXPECT_THAT(message_of([&] {
+                resolve({.file = folder / "r.lua", .sets = {}, .args = {}, .library = folder.path(), .limits = limits});
+              }),
+              HasSubstr("r.lua:1: longer than 0.25 seconds"));
+}
+
 TEST(RecipeAllowance, IsSharedByAllFunctionsOfARecipe) {
   const std::string slow = "local function slow(x) local s = 0 for i = 1, 100000 do s = s + i end return 1 end";
   EXPECT_THAT(of_stages(300, slow, "schedule = slow"),
