@@ -678,6 +678,11 @@ function fvlm.muon(table) end
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 ---@field groups? table<string, fvlm.AdamGroup> Parameter groups with other betas or another eps.
 
+---Settings of AdamW for one parameter group.
+---@class fvlm.AdamGroup
+---@field betas? (number)[] Decay of the first and of the second moment. Default: that of all groups.
+---@field eps? number Added to the root of the second moment. Default: that of all groups.
+
 ---An optimizer algorithm of a plugin, by name.
 ---@class fvlm.Optimizer
 ---@field algorithm? string Name of the algorithm: the NAME of the plugin's kind "fvlm.optimizer/1:NAME".
