@@ -84,6 +84,11 @@ void SampleSet::measure_all(PackSize& largest, PackSize& all) {
       skipped_.push_back(measured->skipped);
       continue;
     }
+    if (!measured->sample->is_desirable.value_or(true)) {
+      skipped_.push_back(measured->skipped);
+      skipped_.back().reason = "its answer is labelled a bad one, and an evaluation measures good ones";
+      continue;
+    }
     for (size_t decoder = 0; decoder < decoders(); ++decoder) check(*measured, decoder);
     const Sample& sample = *measured->sample;
     ++samples_;

@@ -329,6 +329,18 @@ TEST(Evaluation, BrokenSamplesAreCountedAndOthersMeasured) {
   EXPECT_THROW(open(wanted(Measure::loss), questions), Error);
 }
 
+TEST(Evaluation, AnswersLabelledBadAreNotMeasured) {
+  Tiny tiny(config());
+  const auto judged = std::make_shared<SyntheticQuestions>(Measure::loss);
+  judged->judgement = [](const DrawnSample& drawn) { return drawn.sample % 2 == 0; };
+  const auto good = std::make_shared<SyntheticQuestions>(Measure::loss);
+  good->broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
+  const Result result = evaluated(tiny, open(wanted(Measure::loss), judged)).at(0);
+  EXPECT_EQ(result.samples, 10);
+  EXPECT_EQ(result.unused, 9);
+  EXPECT_EQ(result.value("loss"), evaluated(tiny, open(wanted(Measure::loss), good)).at(0).value("loss"));
+}
+
 TEST(Evaluation, RefusesSamplesOfAnotherKindFirst) {
   for (const auto& [measure, of, words] :
        {std::tuple{Measure::choice, Measure::loss, "is no question with options"},

@@ -26,6 +26,7 @@ class SyntheticQuestions : public SampleSource {
     model::Dice dice(17 + static_cast<uint64_t>(drawn.sample * 2 + static_cast<int64_t>(drawn.source)));
     Sample sample;
     sample.key = key(drawn);
+    sample.is_desirable = judgement(drawn);
     if (drawn.source == 1 && drawn.sample % 2 == 1) sample.source = "odd ones";
     sample.frames = drawn.source == 0 ? dice.upto(1, 3) : 0;
     if (sample.frames > 0 && drawn.sample % 3 == 1) sample.copies = sample.frames;
@@ -70,6 +71,9 @@ class SyntheticQuestions : public SampleSource {
   }
 
   SyntheticSource::Where broken = [](const DrawnSample&) { return false; };
+  std::function<std::optional<bool>(const DrawnSample&)> judgement = [](const DrawnSample&) {
+    return std::optional<bool>();
+  };
 
  private:
   plan::Measure measure_;
