@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace fvlm {
 
@@ -13,8 +14,14 @@ using Json = nlohmann::json;
 
 namespace {
 
-// A whole number within the range, if it is one.
+// A whole number within the range, if it is one; 64.0 is.
 std::optional<int64_t> whole_within(const Json& value, int64_t least, int64_t most) {
+  if (value.is_number_float()) {
+    constexpr double exact = 1LL << 53; // up to which each whole number is a double
+    const auto number = value.get<double>();
+    if (std::trunc(number) != number || std::abs(number) > exact) return std::nullopt;
+    return whole_within(static_cast<int64_t>(number), least, most);
+  }
   if (!value.is_number_integer()) return std::nullopt;
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
   int64_t number = value.get<int64_t>();
