@@ -337,6 +337,8 @@ at::Tensor FewRowsExperts::forward(const Operands& of) const {
   arguments.bias = arguments.bind(of.bias);
   arguments.gate_up = arguments.bind(of.gate_up);
   arguments.down = arguments.bind(of.down);
+  arguments.gate_up_scales = arguments.bind(of.gate_up_scales);
+  arguments.down_scales = arguments.bind(of.down_scales);
   arguments.y = arguments.bind(y);
   run("experts forward", backend().table().experts_forward, arguments);
   return y;

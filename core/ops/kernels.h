@@ -193,7 +193,8 @@ class FewRowsExperts : public Kernel {
  public:
   FewRowsExperts(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_EXPERTS) {}
   struct Operands {
-    at::Tensor x, logits, bias, gate_up, down; // bias: with FVLM_WITH_BIAS
+    at::Tensor x, logits, bias, gate_up, down;        // bias: with FVLM_WITH_BIAS
+    at::Tensor gate_up_scales = {}, down_scales = {}; // of codes, with FVLM_INT8_WEIGHTS or FVLM_INT4_WEIGHTS
   };
   at::Tensor forward(const Operands& of) const;
 };

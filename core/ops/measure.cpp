@@ -7,6 +7,8 @@
 #include "ops/loss.h"
 #include "ops/optimizer.h"
 
+#include <fvlm/fvlm.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -213,10 +215,22 @@ Calls experts_calls(const KernelsBackend& backend, const fvlm_kernels_query& que
   constexpr int64_t step = 7919, below = 1009;
   const int64_t count = query.rows * query.experts;
   const at::Tensor logits = make.cyclic_range(count, count, at::kLong).mul_(step).remainder_(below).to(x.scalar_type());
-  const FewRowsExperts::Operands of{x, logits.mul_(1e-2).view({query.rows, query.experts}),
+  const int64_t bits = query.options & FVLM_INT4_WEIGHTS ? 4 : query.options & FVLM_INT8_WEIGHTS ? 8 : 16;
+  const auto matrices = [&](int64_t of_expert, int64_t cols) -> std::array<at::Tensor, 2> { // and their scales
+    if (bits == 16) return {values({query.experts, of_expert, cols}), at::Tensor()};
+    const int64_t bytes = bits == 8 ? cols : (cols + 7) / 8 * 4, groups = bits == 8 ? 1 : cols / sdk::int4_group(cols);
+    return {make.cyclic_range(query.experts * of_expert * bytes, 127, bits == 8 ? at::kChar : at::kByte)
+                .view({query.experts, of_expert, bytes}),
+            make.values({query.experts, of_expert, groups}, {FVLM_FLOAT, 32, 1}).mul_(1e-2)};
+  };
+  const auto gate_up = matrices(2 * query.inner, query.width), down = matrices(query.width, query.inner);
+  const FewRowsExperts::Operands of{x,
+                                    logits.mul_(1e-2).view({query.rows, query.experts}),
                                     query.options & FVLM_WITH_BIAS ? values({query.experts}) : at::Tensor(),
-                                    values({query.experts, 2 * query.inner, query.width}),
-                                    values({query.experts, query.width, query.inner})};
+                                    gate_up[0],
+                                    down[0],
+                                    gate_up[1],
+                                    down[1]};
   return kernel_calls(query, [=] { op.forward(of); }, {});
 }
 

@@ -146,7 +146,8 @@ constexpr auto fields_of(const fvlm_delta_rule_backward*) {
 constexpr auto fields_of(const fvlm_experts_forward*) {
   using A = fvlm_experts_forward;
   return std::make_tuple(field("x", &A::x), field("logits", &A::logits), field("bias", &A::bias),
-                         field("gate_up", &A::gate_up), field("down", &A::down), field("y", &A::y));
+                         field("gate_up", &A::gate_up), field("down", &A::down), field("y", &A::y),
+                         field("gate_up_scales", &A::gate_up_scales), field("down_scales", &A::down_scales));
 }
 constexpr auto fields_of(const fvlm_loss_forward*) {
   using A = fvlm_loss_forward;

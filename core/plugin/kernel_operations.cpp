@@ -32,14 +32,15 @@ std::vector<TableOperation> recurrences() {
 // Mixtures of experts, which are computed so in passes without gradients.
 std::vector<TableOperation> experts() {
   using Table = fvlm_kernels_v1;
-  return {{.name = "experts",
-           .slots = {FVLM_SLOT(Table, experts_forward)},
-           .op = FVLM_OP_EXPERTS,
-           .options = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER,
-           .sizes = "ROWSxINNERxWIDTHxEXPERTSxCHOSEN",
-           .has_inner = true,
-           .has_backward = false,
-           .has_epsilon = true}};
+  return {
+      {.name = "experts",
+       .slots = {FVLM_SLOT(Table, experts_forward)},
+       .op = FVLM_OP_EXPERTS,
+       .options = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER | FVLM_INT8_WEIGHTS | FVLM_INT4_WEIGHTS,
+       .sizes = "ROWSxINNERxWIDTHxEXPERTSxCHOSENxWEIGHT_BITS",
+       .has_inner = true,
+       .has_backward = false,
+       .has_epsilon = true}};
 }
 
 // All others of the kind kernels.
@@ -169,7 +170,9 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
                                                           {FVLM_WITH_STATES, "states"},
                                                           {FVLM_WITH_GATE, "gate"},
                                                           {FVLM_SIGMOID_ROUTER, "sigmoids"},
-                                                          {FVLM_NORMALIZED_ROUTER, "a sum of 1"}};
+                                                          {FVLM_NORMALIZED_ROUTER, "a sum of 1"},
+                                                          {FVLM_INT8_WEIGHTS, "weights in int8"},
+                                                          {FVLM_INT4_WEIGHTS, "weights in int4"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);
   return text;

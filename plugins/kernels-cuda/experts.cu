@@ -9,9 +9,8 @@
 // The sums of a row have the same order whichever other rows there are.
 #include "common/cuda_dependent_launch.cuh"
 #include "common/cuda_gelu.cuh"
-#include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
-#include "experts.h"
+#include "expert_products.cuh"
 
 namespace fvlm::plugins {
 namespace {
@@ -166,8 +165,6 @@ __global__ void __launch_bounds__(max_router_warps* warp_size) route_kernel(cons
 // ---- the products ----
 
 constexpr int warps = 4, threads = warps * warp_size, blocks_a_multiprocessor = 6;
-constexpr int pack = 8;      // numbers that a thread reads at once
-constexpr int in_flight = 4; // chunks that a warp has on the way
 
 // Gate and up, or down: how the warps of a block are divided. `parts` share the summed features of 16 rows of the
 // weight: eight of gate and the eight of up with the same columns of the result, or 16 of down.
@@ -177,71 +174,9 @@ struct Division {
   static constexpr int block_columns = tiles * columns;
 };
 
-// Eight numbers of a row, of `count`. Weights are read once.
-template <class T, bool vectorized, bool is_weight>
-__device__ uint4 load_pack(const T* row, int first, int count) {
-  uint4 bits{};
-  if (!row || first >= count) return bits;
-  if constexpr (!vectorized) {
-    std::uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < pack; ++i)
-      if (first + i < count)
-        words[i / 2] |= static_cast<std::uint32_t>(sdk::bit_cast<std::uint16_t>(row[first + i])) << 16 * (i % 2);
-    bits = {words[0], words[1], words[2], words[3]};
-  } else if constexpr (is_weight) {
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(row + first));
-  } else {
-    bits = *reinterpret_cast<const uint4*>(row + first);
-  }
-  return bits;
-}
-
-// A warp's part of the products of 16 rows of a weight, two for each thread, and eight rows of x, one for each thread.
-template <class T, bool vectorized>
-struct WarpProduct {
-  const T *low, *high, *x; // NULL: zeros
-  const int count, part, parts, in_chunk = static_cast<int>(threadIdx.x) % 4 * pack;
-  uint4 lows[in_flight], highs[in_flight], xs[in_flight];
-
-  __device__ void load_weight(int i, int number) {
-    const int first = begin_of_chunk(number, part, parts) + in_chunk;
-    lows[i] = load_pack<T, vectorized, true>(low, first, count);
-    highs[i] = load_pack<T, vectorized, true>(high, first, count);
-  }
-  __device__ void load_x(int i, int number) {
-    xs[i] = load_pack<T, vectorized, false>(x, begin_of_chunk(number, part, parts) + in_chunk, count);
-  }
-
-  // Sums of the low row, then of the high one, with the rows of x that the thread has in mma.sync's result. The first
-  // weights are on the way; `ready` waits until x is there.
-  template <class Ready>
-  __device__ void multiply(float (&sums)[4], const Ready& ready) {
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) load_weight(i, i);
-    ready();
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) load_x(i, i);
-    float others[4] = {}; // half of the sums, as each product waits for the one before it
-    for (int number = 0; begin_of_chunk(number, part, parts) < count; number += in_flight)
-#pragma unroll
-      for (int i = 0; i < in_flight; ++i) {
-        if (begin_of_chunk(number + i, part, parts) >= count) break;
-        mma_16x8x16<T>(sums, {lows[i].x, highs[i].x, lows[i].y, highs[i].y}, xs[i].x, xs[i].y);
-        mma_16x8x16<T>(others, {lows[i].z, highs[i].z, lows[i].w, highs[i].w}, xs[i].z, xs[i].w);
-        load_weight(i, number + i + in_flight);
-        load_x(i, number + i + in_flight);
-      }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += others[i];
-  }
-};
-
 // The kernel of down may start as soon as all blocks of the one before have seen the router's end, so it may read the
 // slots, and with them the weights, before it waits for that one.
-template <class T, bool gated, bool vectorized>
+template <class T, bool gated, class Product>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor) product_kernel(const __grid_constant__ Experts p) {
   using Own = Division<gated>;
   __shared__ float shared[warps][4][warp_size];
@@ -259,22 +194,14 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor) product_kern
     if (!gated) wait();
     return;
   }
-  // Rows of the expert's matrix: behind those of gate come those of up.
-  const T* const matrix = static_cast<const T*>(gated ? p.gate_up : p.down) +
-                          static_cast<std::int64_t>(expert) * (gated ? 2 : 1) * width * count;
-  const int high = column + (gated ? width : pack);
-  const auto row_of_weight = [&](int row, bool exists) {
-    return exists ? matrix + static_cast<std::int64_t>(row) * count : nullptr;
-  };
-  const T* const x = pair < 0 ? nullptr
-                     : gated  ? static_cast<const T*>(p.x.data) + pair / p.chosen * p.x.stride
-                              : static_cast<const T*>(p.hidden) + static_cast<std::int64_t>(pair) * count;
-  WarpProduct<T, vectorized> product{row_of_weight(column, column < width),
-                                     row_of_weight(high, gated ? column < width : high < width),
-                                     x,
-                                     count,
-                                     part,
-                                     Own::parts};
+  // Rows of the expert's matrix: behind those of gate come those of up. Those behind the last one, and rows of x that
+  // are none, stand for others, whose products nobody reads.
+  const std::int64_t first_row = static_cast<std::int64_t>(expert) * (gated ? 2 : 1) * width;
+  const int low = min(column, width - 1), high = gated ? low + width : min(column + 8, width - 1),
+            other = pair < 0 ? __ldcg(p.slot_pairs + slot * slot_rows) : pair;
+  const T* const x = gated ? static_cast<const T*>(p.x.data) + other / p.chosen * p.x.stride
+                           : static_cast<const T*>(p.hidden) + static_cast<std::int64_t>(other) * count;
+  Product product(gated ? p.gate_up : p.down, first_row + low, first_row + high, x, count, {part, Own::parts});
   float sums[4] = {};
   product.multiply(sums, [&] {
     if (!gated) wait();
@@ -295,7 +222,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor) product_kern
       if (column < width) static_cast<T*>(p.hidden)[at + column] = T(results[0] * sigmoid<T>(results[0]) * results[1]);
     } else {
       if (column < width) p.outputs[at + column] = results[0];
-      if (high < width) p.outputs[at + high] = results[1];
+      if (column + 8 < width) p.outputs[at + column + 8] = results[1];
     }
   }
 }
@@ -338,11 +265,27 @@ void launch_router(const Device& device, const Experts& p) {
   launch(device, kernel, p, dim3(1), router_threads);
 }
 
-template <class T, bool gated>
+template <class T, bool gated, class Product>
 void launch_product(const Device& device, const Experts& p) {
   const int width = gated ? p.inner : p.width, columns = Division<gated>::block_columns;
-  launch(device, p.vectorized ? product_kernel<T, gated, true> : product_kernel<T, gated, false>, p,
+  launch(device, product_kernel<T, gated, Product>, p,
          dim3(static_cast<unsigned>((width + columns - 1) / columns), static_cast<unsigned>(p.slots)), threads);
+}
+
+// By how the weights are stored.
+template <class T, bool gated>
+void launch_product(const Device& device, const Experts& p) {
+  if (p.weight_bits == 16)
+    return p.vectorized ? launch_product<T, gated, NumberProduct<T, true>>(device, p)
+                        : launch_product<T, gated, NumberProduct<T, false>>(device, p);
+  if (p.weight_bits == 8)
+    return p.vectorized ? launch_product<T, gated, CodeProduct<T, 8, 4, true>>(device, p)
+                        : launch_product<T, gated, CodeProduct<T, 8, 4, false>>(device, p);
+  const int group = gated ? p.gate_up.group : p.down.group;
+  if (!p.vectorized) return launch_product<T, gated, CodeProduct<T, 4, 1, false>>(device, p);
+  if (group % 128 == 0) return launch_product<T, gated, CodeProduct<T, 4, 4, true>>(device, p);
+  if (group % 64 == 0) return launch_product<T, gated, CodeProduct<T, 4, 2, true>>(device, p);
+  launch_product<T, gated, CodeProduct<T, 4, 1, true>>(device, p);
 }
 
 } // namespace

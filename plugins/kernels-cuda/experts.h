@@ -43,12 +43,21 @@ __host__ __device__ inline int begin_of_chunk(int number, int part, int parts) {
 
 } // namespace experts
 
+// The matrices of all experts, one behind the other: numbers, or codes with scales (fvlm/quantizer.h).
+struct ExpertMatrix {
+  const void* data = nullptr;
+  const float* scales = nullptr;
+  int group = 0; // columns that share a scale of int4
+};
+
 struct Experts {
   fvlm_dtype dtype; // 16 bits
   int rows, width, inner, experts, chosen, slots;
   Rows x, logits, y;
-  const void *bias, *gate_up, *down; // bias NULL: none
-  bool sigmoid, normalized;          // how scores become weights
+  const void* bias; // NULL: none
+  ExpertMatrix gate_up, down;
+  int weight_bits;          // 16, or 8 or 4 of codes
+  bool sigmoid, normalized; // how scores become weights
   float epsilon, scale;
   bool vectorized; // x and the weights can be read 16 bytes at a time
   // In the workspace:

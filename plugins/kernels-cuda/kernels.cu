@@ -3,6 +3,7 @@
 #include "common/cuda_device.h"
 #include "common/cuda_operands.h"
 #include "common/norm_heads.h"
+#include "common/packed_weight.h"
 #include "experts.h"
 #include "launches.h"
 
@@ -288,8 +289,15 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.logits = operands.matrix(a.logits, query.experts, "logits");
     if (query.options & FVLM_WITH_BIAS) p.bias = Operands::contiguous(a.bias, query.dtype, {query.experts}, "bias");
-    p.gate_up = operands.parameter(a.gate_up, {query.experts, 2 * query.inner, query.width}, "gate_up");
-    p.down = operands.parameter(a.down, {query.experts, query.width, query.inner}, "down");
+    if (p.weight_bits == 16) {
+      p.gate_up.data = operands.parameter(a.gate_up, {query.experts, 2 * query.inner, query.width}, "gate_up");
+      p.down.data = operands.parameter(a.down, {query.experts, query.width, query.inner}, "down");
+    } else {
+      const PackedWeight gate_up = packed_shape(p.weight_bits, 2 * query.inner, query.width),
+                         down = packed_shape(p.weight_bits, query.width, query.inner);
+      p.gate_up = codes_of(operands, query, gate_up, a.gate_up, "gate_up", a.gate_up_scales, "gate_up_scales");
+      p.down = codes_of(operands, query, down, a.down, "down", a.down_scales, "down_scales");
+    }
     p.y = operands.matrix(a.y, query.width, "y");
     p.vectorized = operands.vectorized();
     plugins::mix_experts(on(call), p);
@@ -297,11 +305,16 @@ class KernelsCuda : public Kernels {
 
  private:
   static Support fits_experts(const Query& query) {
-    constexpr std::uint32_t known = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER;
+    constexpr std::uint32_t codes = FVLM_INT8_WEIGHTS | FVLM_INT4_WEIGHTS,
+                            known = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER | codes;
     constexpr int64_t most_features = 1 << 20;
     if (!is_one_of<BFloat16, Half>(query.dtype))
       return refuse("experts in %s are not supported: expected 16 bits", name_of(query.dtype));
-    if (query.options & ~known) return refuse("options %#x are not supported", query.options);
+    if ((query.options & ~known) || (query.options & codes) == codes)
+      return refuse("options %#x are not supported", query.options);
+    if ((query.options & codes) && (query.width % 32 != 0 || query.inner % 32 != 0))
+      return refuse("codes of %lld and %lld features are not supported: expected multiples of 32",
+                    static_cast<long long>(query.width), static_cast<long long>(query.inner));
     if (query.rows < 0 || query.width < 0 || query.inner < 1 || std::max(query.width, query.inner) > most_features)
       return refuse("%lld rows of width %lld and %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width), static_cast<long long>(query.inner));
@@ -309,6 +322,19 @@ class KernelsCuda : public Kernels {
       return refuse("%lld rows to %d of %d experts each are not few", static_cast<long long>(query.rows), query.chosen,
                     query.experts);
     return accept(300, "chosen experts' weights are read once");
+  }
+
+  static ExpertMatrix codes_of(Operands& operands, const Query& query, const PackedWeight& shape,
+                               const fvlm_tensor* codes, const char* name, const fvlm_tensor* scales,
+                               const char* name_of_scales) {
+    const int64_t experts = query.experts;
+    void* const data = Operands::contiguous(codes, shape.bits == 8 ? sdk::int8 : sdk::uint8,
+                                            {experts, shape.rows, shape.row_bytes}, name);
+    operands.check_alignment(data, 0);
+    return {data,
+            static_cast<const float*>(
+                Operands::contiguous(scales, sdk::float32, {experts, shape.rows, shape.groups}, name_of_scales)),
+            static_cast<int>(shape.group)};
   }
 
   // What follows from the query, with memory between the kernels.
@@ -320,6 +346,7 @@ class KernelsCuda : public Kernels {
     p.slots = static_cast<int>(experts::most_slots(query.rows, query.experts, query.chosen));
     p.sigmoid = query.options & FVLM_SIGMOID_ROUTER, p.normalized = query.options & FVLM_NORMALIZED_ROUTER;
     p.epsilon = query.epsilon, p.scale = query.router_scale;
+    p.weight_bits = query.options & FVLM_INT4_WEIGHTS ? 4 : query.options & FVLM_INT8_WEIGHTS ? 8 : 16;
     const int64_t pairs = query.rows * query.chosen;
     p.slot_experts = workspace.take<int>(p.slots).data();
     p.slot_pairs = workspace.take<int>(int64_t{p.slots} * experts::slot_rows).data();

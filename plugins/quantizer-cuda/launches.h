@@ -1,33 +1,13 @@
 // launches.h: the kernels of quantizer-cuda, by their host side.
 #pragma once
 
+#include "common/packed_weight.h"
+
 #include <fvlm/cuda.hpp>
 
 #include <cstdint>
 
 namespace fvlm::plugins {
-
-// A packed weight (fvlm/quantizer.h) of either scheme.
-struct PackedWeight {
-  int bits; // 8 or 4
-  std::int64_t rows, cols;
-  std::int64_t row_bytes;        // of the codes of a row
-  std::int64_t group, groups;    // columns that share a scale, and scales of a row
-  std::uint8_t* codes = nullptr; // int8 codes as bytes
-  float* scales = nullptr;
-};
-
-inline std::int64_t int4_group(std::int64_t cols) {
-  for (const std::int64_t size : {128, 64, 32})
-    if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
-  return cols;
-}
-
-inline PackedWeight packed_shape(int bits, std::int64_t rows, std::int64_t cols) {
-  const std::int64_t group = bits == 8 ? cols : int4_group(cols);
-  const std::int64_t groups = bits == 8 ? 1 : cols == 0 ? 0 : cols / group;
-  return {bits, rows, cols, bits == 8 ? cols : (cols + 7) / 8 * 4, group, groups};
-}
 
 // A row-major matrix of the call's type; the stride counts elements.
 struct MatrixView {

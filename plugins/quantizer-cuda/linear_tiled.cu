@@ -1,6 +1,7 @@
 // linear_tiled.cu: products of 5 or 9 to 256 tokens in bfloat16 with a quantized weight, by wgmma. For Hopper.
-#include "codes.cuh"
+#include "common/cuda_codes.cuh"
 #include "common/cuda_tiled_product.cuh"
+#include "elements.cuh"
 
 namespace fvlm::plugins {
 namespace {

@@ -75,6 +75,8 @@ const Mutant mutants[] = {
     {"experts", "takes_the_last_of_equals", "experts_ties"},
     {"experts", "knows_16_rows_of_an_expert", "experts_shared"},
     {"experts", "knows_1024_features", "experts_wide"},
+    {"experts", "forgets_signs", "experts_int8"},
+    {"experts", "knows_one_group", "experts_int4"},
     {"kernels", "knows_1024_columns", "swiglu_widths"},
     {"kernels", "knows_a_million", "swiglu_million"},
     {"kernels", "counts_rows_in_16_bits", "swiglu_row_counts"},

@@ -209,7 +209,7 @@ FIELD(fvlm_delta_rule_backward, d_gates, 96, fvlm_tensor*);
 FIELD(fvlm_delta_rule_backward, d_log_decay, 104, fvlm_tensor*);
 FIELD(fvlm_delta_rule_backward, d_step_bias, 112, fvlm_tensor*);
 
-SIZE(fvlm_experts_forward, 56);
+SIZE(fvlm_experts_forward, 72);
 FIELD(fvlm_experts_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_experts_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_experts_forward, logits, 16, const fvlm_tensor*);
@@ -217,6 +217,8 @@ FIELD(fvlm_experts_forward, bias, 24, const fvlm_tensor*);
 FIELD(fvlm_experts_forward, gate_up, 32, const fvlm_tensor*);
 FIELD(fvlm_experts_forward, down, 40, const fvlm_tensor*);
 FIELD(fvlm_experts_forward, y, 48, fvlm_tensor*);
+FIELD(fvlm_experts_forward, gate_up_scales, 56, const fvlm_tensor*);
+FIELD(fvlm_experts_forward, down_scales, 64, const fvlm_tensor*);
 
 SIZE(fvlm_kernels_v1, 216);
 FIELD(fvlm_kernels_v1, base, 0, fvlm_table);

@@ -93,6 +93,9 @@ void fill_rows(const TableOperation& operation, OpQuery& op_query, const Sizes& 
     query.width = sizes[2];
     query.experts = static_cast<int32_t>(sizes[3]), query.chosen = static_cast<int32_t>(sizes[4]);
     query.router_scale = 1;
+    if (sizes[5] != 16 && sizes[5] != 8 && sizes[5] != 4)
+      throw Error(ErrorKind::usage, "experts of {} bits: expected 16, 8 or 4", sizes[5]);
+    if (sizes[5] < 16) query.options |= sizes[5] == 8 ? FVLM_INT8_WEIGHTS : FVLM_INT4_WEIGHTS;
   }
   if (operation.op == FVLM_OP_SHORT_CONVOLUTION) query.taps = 4;
   if (operation.op == FVLM_OP_DELTA_RULE) {

@@ -89,6 +89,8 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
                                     {gate, FVLM_WITH_GATE},
                                     {sigmoid, FVLM_SIGMOID_ROUTER},
                                     {normalized, FVLM_NORMALIZED_ROUTER},
+                                    {weight_bits == 8, FVLM_INT8_WEIGHTS},
+                                    {weight_bits == 4, FVLM_INT4_WEIGHTS},
                                     {per_head, FVLM_PER_HEAD}})
     if (is_set) query.options |= bit;
   query.options |= gelu_form;
@@ -152,8 +154,9 @@ std::string KernelCase::label() const {
   if (gate) text += ", gate";
   if (op == FVLM_OP_SHORT_CONVOLUTION) text += fmt::format(", {} taps", taps);
   if (op == FVLM_OP_EXPERTS)
-    text += fmt::format(", {} of {} experts{}{}{}", chosen, experts, sigmoid ? ", sigmoids" : "",
-                        normalized ? "" : ", not normalized", bias ? ", bias" : "");
+    text += fmt::format(", {} of {} experts{}{}{}{}", chosen, experts, sigmoid ? ", sigmoids" : "",
+                        normalized ? "" : ", not normalized", bias ? ", bias" : "",
+                        weight_bits == 16 ? "" : fmt::format(", weights in int{}", weight_bits));
   if (key_heads > 0) text += fmt::format(", {} of keys", key_heads);
   if (states) text += ", states";
   if (inverse) text += ", inverse";

@@ -39,6 +39,7 @@ struct KernelCase {
   int experts = 8, chosen = 2;      // experts
   bool sigmoid = false, normalized = true;
   float router_scale = 1;
+  int weight_bits = 16;     // of codes 8 or 4
   bool column_sums = false; // layernorm, linear, layerscale: d_x's column sums are requested
   bool accumulate = false;
   bool frozen = false;                   // no parameter has a gradient

@@ -5,6 +5,8 @@
 #include "check/quantizer.h"
 #include "check/workbench.h"
 
+#include <fvlm/fvlm.hpp>
+
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -55,15 +57,9 @@ std::string scheme_of(const Context& context) {
   return scheme ? scheme : "";
 }
 
-// Columns that share a scale: at least four groups a row, or 32 columns.
-int64_t int4_group(int64_t cols) {
-  if (cols % 32 != 0) return cols;
-  return cols % 128 == 0 && cols / 128 >= 4 ? 128 : cols % 64 == 0 && cols / 64 >= 4 ? 64 : 32;
-}
-
 // A matrix with a row for each scale, for schemes whose groups are known.
 at::Tensor by_scale(const Context& context, const QuantizerCase& c, const at::Tensor& matrix) {
-  return scheme_of(context) == "int4" && c.cols > 0 ? matrix.reshape({-1, int4_group(c.cols)}) : matrix;
+  return scheme_of(context) == "int4" && c.cols > 0 ? matrix.reshape({-1, sdk::int4_group(c.cols)}) : matrix;
 }
 
 // Half a quantization step of a row whose largest weight takes the last code, plus one rounding of the dtype.
@@ -168,7 +164,7 @@ std::string int4_layout(const QuantizerCase& c, const at::Tensor* packed, const 
 }
 
 std::string int4_defect(const QuantizerCase& c, const Run& run) {
-  const int64_t group = int4_group(c.cols), groups = c.cols / group;
+  const int64_t group = sdk::int4_group(c.cols), groups = c.cols / group;
   at::Tensor codes;
   const at::Tensor* scales = run.output("packed[1]");
   if (auto wrong = int4_layout(c, run.output("packed[0]"), scales, groups, codes); !wrong.empty()) return wrong;

@@ -37,6 +37,10 @@ inline bool is_on_cuda(const at::Tensor& tensor) {
 // The matrix product a b in `type`, which is at least as wide as both operands. Accumulates in float32 or wider.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType type);
 
+// The matrices [., rows, cols] of codes and scales of int8 or int4, in the accumulation type of `type`.
+at::Tensor dequantized(int bits, const fvlm_tensor* codes, const fvlm_tensor* scales, int64_t cols,
+                       at::ScalarType type);
+
 // The type of saved statistics.
 inline fvlm_dtype wide(fvlm_dtype dtype) {
   return dtype.bits == 64 ? dtype : fvlm_dtype{FVLM_FLOAT, 32, 1};

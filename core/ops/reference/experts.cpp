@@ -22,7 +22,12 @@ void Kernels::experts_forward(const fvlm_call&, const Query& query, const fvlm_e
   if (query.options & FVLM_NORMALIZED_ROUTER) weights = weights / (weights.sum(1, true) + query.epsilon);
   // Every expert computes all rows, and those that it is not chosen by have the weight 0: nothing is read back.
   const Tensor of_all = at::zeros_like(scores).scatter_(1, chosen, weights * query.router_scale);
-  const Tensor x = torch_tensor(a.x), gate_up = torch_tensor(a.gate_up), down = torch_tensor(a.down);
+  const int bits = query.options & FVLM_INT4_WEIGHTS ? 4 : query.options & FVLM_INT8_WEIGHTS ? 8 : 16;
+  const auto matrices = [&](const fvlm_tensor* weight, const fvlm_tensor* weight_scales, int64_t cols) {
+    return bits == 16 ? torch_tensor(weight) : dequantized(bits, weight, weight_scales, cols, scores.scalar_type());
+  };
+  const Tensor x = torch_tensor(a.x), gate_up = matrices(a.gate_up, a.gate_up_scales, query.width),
+               down = matrices(a.down, a.down_scales, query.inner);
   Tensor y = at::zeros({query.rows, query.width}, scores.options());
   for (int64_t expert = 0; expert < query.experts; ++expert) {
     const auto halves = product(x, gate_up[expert].t(), scores.scalar_type()).chunk(2, 1);

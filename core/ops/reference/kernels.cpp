@@ -20,12 +20,12 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
-                                   FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU |
-                                   FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM | FVLM_WITH_SWIGLU |
-                                   FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
-                                   FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS | FVLM_WITH_STATES |
-                                   FVLM_WITH_GATE | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER;
+constexpr uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_COLUMN_SUMS |
+    FVLM_COMPENSATED | FVLM_WITH_FREQUENCIES | FVLM_QUICK_GELU | FVLM_GELU_TANH | FVLM_PER_HEAD | FVLM_WITH_NORM |
+    FVLM_WITH_SWIGLU | FVLM_STRIDED_WEIGHT | FVLM_BOTH_GRADIENTS | FVLM_WITH_OUTPUT | FVLM_WITH_FP8 |
+    FVLM_SWIGLU_INPUT | FVLM_BFLOAT16_WEIGHT | FVLM_FP8_PAIRS | FVLM_WITH_STATES | FVLM_WITH_GATE |
+    FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER | FVLM_INT8_WEIGHTS | FVLM_INT4_WEIGHTS;
 // Which operation has options that belong to one alone, and which other options these exclude.
 struct OwnOption {
   uint32_t option;
@@ -37,6 +37,8 @@ constexpr OwnOption own_options[] = {
     {FVLM_WITH_GATE, FVLM_OP_RMSNORM, ~uint32_t{FVLM_WITH_GATE | FVLM_PER_HEAD | FVLM_WITH_BACKWARD}},
     {FVLM_SIGMOID_ROUTER, FVLM_OP_EXPERTS, 0},
     {FVLM_NORMALIZED_ROUTER, FVLM_OP_EXPERTS, 0},
+    {FVLM_INT8_WEIGHTS, FVLM_OP_EXPERTS, 0},
+    {FVLM_INT4_WEIGHTS, FVLM_OP_EXPERTS, 0},
     {FVLM_STRIDED_WEIGHT, FVLM_OP_LINEAR, FVLM_WITH_NORM | FVLM_WITH_SWIGLU},
     {FVLM_BOTH_GRADIENTS, FVLM_OP_LINEAR,
      FVLM_WITH_NORM | FVLM_WITH_SWIGLU | FVLM_WITH_GELU | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL},
@@ -162,7 +164,9 @@ static sdk::Support supports_recurrence(const fvlm_kernels_query& query) {
 }
 
 static sdk::Support supports_experts(const fvlm_kernels_query& query) {
-  if (query.options & ~uint32_t{FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER})
+  constexpr uint32_t codes = FVLM_INT8_WEIGHTS | FVLM_INT4_WEIGHTS;
+  if ((query.options & ~(FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER | codes)) ||
+      (query.options & codes) == codes)
     return sdk::refuse("options %#x not supported", query.options);
   if (query.chosen < 1 || query.chosen > query.experts)
     return sdk::refuse("%d of %d experts not supported", query.chosen, query.experts);

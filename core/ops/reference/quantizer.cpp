@@ -14,10 +14,7 @@ using at::Tensor;
 // The columns that share a scale.
 template <int width>
 int64_t group_of(int64_t cols) {
-  if (width == 8) return cols;
-  for (const int64_t size : {128, 64, 32})
-    if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
-  return cols;
+  return width == 8 ? cols : sdk::int4_group(cols);
 }
 
 // Codes [rows, groups, columns of a group] in the weight's accumulation type, and float32 scales [rows, groups, 1].
@@ -116,6 +113,13 @@ Tensor rounded_rows(const Tensor& x) {
 }
 
 } // namespace
+
+Tensor dequantized(int bits, const fvlm_tensor* codes, const fvlm_tensor* scales, int64_t cols, at::ScalarType type) {
+  AbiTensor matrices[] = {AbiTensor(torch_tensor(codes).flatten(0, 1)), AbiTensor(torch_tensor(scales).flatten(0, 1))};
+  const fvlm_tensor* const packed[] = {matrices[0].get(), matrices[1].get()};
+  return (bits == 8 ? dequantize<8>(packed, cols, type) : dequantize<4>(packed, cols, type))
+      .unflatten(0, {codes->shape[0], codes->shape[1]});
+}
 
 template <int width, bool activations>
 sdk::Support IntegerQuantizer<width, activations>::supports(const Query& query) {

@@ -80,7 +80,9 @@ enum {
   FVLM_WITH_GATE = 1u << 20,   /* rmsnorm with FVLM_PER_HEAD: y is multiplied by silu(gate) */
   FVLM_SIGMOID_ROUTER = 1u << 21,    /* experts: scores are sigmoids in place of a softmax */
   FVLM_NORMALIZED_ROUTER = 1u << 22, /* experts: the scores of a row's experts are divided by their sum */
-  FVLM_WITH_FREQUENCIES = 1u << 6    /* rope: the angles are those of a table of frequencies in place of rope_theta's */
+  FVLM_INT8_WEIGHTS = 1u << 23,   /* experts: gate_up and down are codes, with scales, as fvlm/quantizer.h has those */
+  FVLM_INT4_WEIGHTS = 1u << 24,   /* of int8 and of int4; not both */
+  FVLM_WITH_FREQUENCIES = 1u << 6 /* rope: the angles are those of a table of frequencies in place of rope_theta's */
 };
 
 typedef struct fvlm_kernels_query {
@@ -338,13 +340,18 @@ typedef struct fvlm_delta_rule_backward {
  *   y = the sum over the chosen experts of weight * down (silu(gate x) * up x)
  *
  * where gate_up of an expert has the rows of its gate, then those of up. Sums are of float32; silu(gate) * up may be
- * rounded to the dtype. A plugin may refuse more than a few rows: the engine then computes in another way. */
+ * rounded to the dtype, and so may a weight be that is a code times its scale. A plugin may refuse more than a few
+ * rows: the engine then computes in another way. */
 typedef struct fvlm_experts_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *logits;     /* [rows, width], [rows, experts] */
   const fvlm_tensor* bias;           /* [experts]; NULL without FVLM_WITH_BIAS */
-  const fvlm_tensor *gate_up, *down; /* [experts, 2 inner, width], [experts, width, inner], contiguous */
+  const fvlm_tensor *gate_up, *down; /* [experts, 2 inner, width], [experts, width, inner], contiguous; of codes the
+                                        last size is that of a row of codes */
   fvlm_tensor* y;                    /* [rows, width] */
+  /* float32 [experts, 2 inner, groups of width], [experts, width, groups of inner], contiguous, of int8 one group; NULL
+   * without codes */
+  const fvlm_tensor *gate_up_scales, *down_scales;
 } fvlm_experts_forward;
 
 typedef struct fvlm_kernels_v1 {

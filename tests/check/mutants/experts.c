@@ -4,10 +4,12 @@
 #include <math.h>
 
 static const char* refusal(const fvlm_kernels_query* q) {
-  const uint32_t known = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER;
+  const uint32_t codes = FVLM_INT8_WEIGHTS | FVLM_INT4_WEIGHTS,
+                 known = FVLM_WITH_BIAS | FVLM_SIGMOID_ROUTER | FVLM_NORMALIZED_ROUTER | codes;
   if (q->device.type != FVLM_CPU || q->op != FVLM_OP_EXPERTS) return "experts on a CPU only";
   if (!fvlm_is_dtype(q->dtype, FVLM_FLOAT, 32)) return "another type";
-  if (q->options & ~known) return "an option is not known here";
+  if ((q->options & ~known) || (q->options & codes) == codes) return "an option is not known here";
+  if ((q->options & codes) && (q->width % 32 || q->inner % 32)) return "codes of whole groups only";
   if (q->rows < 0 || q->width < 0 || q->chosen < 1 || q->chosen > q->experts) return "sizes are out of range";
   return NULL;
 }
@@ -64,9 +66,27 @@ static void choose_experts(const fvlm_kernels_query* q, const fvlm_experts_forwa
     weights[k] *= q->router_scale / (q->options & FVLM_NORMALIZED_ROUTER || is("always_normalizes") ? sum : 1);
 }
 
-static double product(const float* a, const float* b, int64_t count) {
+/* Number `col` of a row of a matrix, of which there are as many rows behind each other as all experts have. */
+static double number(const fvlm_kernels_query* q, const fvlm_tensor* matrix, const fvlm_tensor* scales, int64_t row,
+                     int64_t cols, int64_t col) {
+  if (q->options & FVLM_INT8_WEIGHTS) {
+    const int8_t* codes = matrix->data;
+    const double code = codes[row * cols + col];
+    return (code < 0 && is("forgets_signs") ? code + 256 : code) * ((const float*)scales->data)[row];
+  }
+  if (q->options & FVLM_INT4_WEIGHTS) {
+    const uint8_t byte = ((const uint8_t*)matrix->data)[(row * cols + col) / 2];
+    const int64_t groups = scales->shape[2], group = is("knows_one_group") ? 0 : col / (cols / groups);
+    return ((col % 2 ? byte >> 4 : byte & 15) - 8) * (double)((const float*)scales->data)[row * groups + group];
+  }
+  return ((const float*)matrix->data)[row * cols + col];
+}
+
+/* Row `row` of gate and up with x. */
+static double product(const fvlm_kernels_query* q, const fvlm_experts_forward* a, int64_t row, const float* x) {
   double sum = 0;
-  for (int64_t i = 0; i < count && (!is("knows_1024_features") || i < 1024); ++i) sum += (double)a[i] * b[i];
+  for (int64_t i = 0; i < q->width && (!is("knows_1024_features") || i < 1024); ++i)
+    sum += number(q, a->gate_up, a->gate_up_scales, row, q->width, i) * x[i];
   return sum;
 }
 
@@ -74,7 +94,7 @@ static fvlm_status experts_forward(fvlm_instance* instance, const fvlm_call* cal
                                    const fvlm_experts_forward* a) {
   if (!FVLM_HAS(call, error)) return FVLM_ERROR_ARGUMENT;
   NEED(query, router_scale, call->error);
-  NEED(a, y, call->error);
+  NEED(a, down_scales, call->error);
   (void)instance;
   if (refusal(query)) return refuse(call->error, FVLM_ERROR_UNSUPPORTED, refusal(query));
   if (call->workspace_size < workspace_of(query)) return refuse(call->error, FVLM_ERROR_WORKSPACE, "no room");
@@ -88,16 +108,16 @@ static fvlm_status experts_forward(fvlm_instance* instance, const fvlm_call* cal
     for (int64_t c = 0; c < width; ++c) sums[c] = 0;
     for (int32_t k = 0; k < query->chosen; ++k) {
       const int64_t e = (int64_t)chosen[k];
-      const float *gate_up = (const float*)a->gate_up->data + e * 2 * inner * width,
-                  *down = (const float*)a->down->data + e * width * inner, *x = row_of(a->x, r);
+      const float* x = row_of(a->x, r);
       if (e == 0 && is("knows_16_rows_of_an_expert") && of_first++ >= 16) continue;
       for (int64_t i = 0; i < inner; ++i) {
-        const double gate = product(gate_up + i * width, x, width);
-        hidden[i] = gate / (1 + exp(-gate)) * product(gate_up + (inner + i) * width, x, width);
+        const double gate = product(query, a, 2 * e * inner + i, x);
+        hidden[i] = gate / (1 + exp(-gate)) * product(query, a, (2 * e + 1) * inner + i, x);
       }
       for (int64_t c = 0; c < width; ++c) {
         double sum = 0;
-        for (int64_t i = 0; i < inner; ++i) sum += down[c * inner + i] * hidden[i];
+        for (int64_t i = 0; i < inner; ++i)
+          sum += number(query, a->down, a->down_scales, e * width + c, inner, i) * hidden[i];
         sums[c] += weights[k] * sum;
       }
     }

@@ -235,6 +235,13 @@ struct Video {
   }
 };
 
+// Columns that share a scale of int4, as fvlm/quantizer.h says.
+constexpr std::int64_t int4_group(std::int64_t cols) {
+  for (const std::int64_t size : {128, 64, 32})
+    if (cols % size == 0 && (cols >= 4 * size || size == 32)) return size;
+  return cols;
+}
+
 // Also needs: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
 struct Quantizer {
   static constexpr const char* family = FVLM_QUANTIZER_KIND("");

@@ -1,7 +1,11 @@
-// codes.cuh: codes of packed weights as pairs of numbers in 16 bits, operands of mma.sync and wgmma.
+// cuda_codes.cuh: codes of packed weights (fvlm/quantizer.h), how the lanes of a warp read them, and as pairs of
+// numbers in 16 bits, which are operands of mma.sync and wgmma.
 #pragma once
 
-#include "elements.cuh"
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <type_traits>
 
 namespace fvlm::plugins {
 
@@ -89,6 +93,61 @@ struct Codes<8> {
       pairs[0] = pair<Element>(word, 0x4140);
       pairs[1] = pair<Element>(word, 0x4342);
     }
+  }
+};
+
+// Weights are read once.
+__device__ inline uint4 load_codes(const std::uint8_t* from) {
+  uint4 codes;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
+               : "l"(from));
+  return codes;
+}
+
+__device__ inline std::uint32_t load_word(const std::uint8_t* from) {
+  std::uint32_t word;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"(from));
+  return word;
+}
+
+__device__ inline void load_words(const std::uint8_t* from, std::uint32_t& first, std::uint32_t& second) {
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(from));
+}
+
+__device__ inline std::uint32_t word_of(const uint4& words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+// Which columns a lane has: 16 bytes of codes, in runs of `together` adjacent words. The runs of four lanes follow each
+// other and make a slice of adjacent columns, all of one group; behind it come the four lanes' next runs.
+template <int bits, int together>
+struct LaneColumns {
+  static constexpr int word_columns = Codes<bits>::columns_of_word, slices = 4 / together;
+  static constexpr int slice_width = 4 * together * word_columns; // columns
+  static constexpr int width = slices * slice_width;              // of a warp at a time
+  static __device__ int column(int t, int word) {
+    return word / together * slice_width + (t * together + word % together) * word_columns;
+  }
+  // Codes from column `begin` of a row on; behind the row's end those of 0.
+  static __device__ uint4 load(const std::uint8_t* row, int begin, int t, int cols) {
+    constexpr int codes_of_byte = 8 / bits;
+    constexpr std::uint32_t none = bits == 4 ? 0x88888888u : 0;
+    uint4 words{none, none, none, none};
+    const auto at = [&](int word) { return row + (begin + column(t, word)) / codes_of_byte; };
+    const auto is_there = [&](int word) { return begin + column(t, word) < cols; };
+    if constexpr (together == 4) {
+      if (is_there(0)) words = load_codes(at(0));
+    } else if constexpr (together == 2) {
+      if (is_there(0)) load_words(at(0), words.x, words.y);
+      if (is_there(2)) load_words(at(2), words.z, words.w);
+    } else {
+      if (is_there(0)) words.x = load_word(at(0));
+      if (is_there(1)) words.y = load_word(at(1));
+      if (is_there(2)) words.z = load_word(at(2));
+      if (is_there(3)) words.w = load_word(at(3));
+    }
+    return words;
   }
 };
 
