@@ -139,6 +139,8 @@ void require_matches(const std::vector<std::string>& skip, const std::vector<std
 }
 
 bool is_quantized(const plan::Quantization& quantization, const std::string& name, std::span<const int64_t> shape) {
+  const PackedScheme* scheme = find_packed_scheme(quantization.scheme);
+  if (scheme && scheme->quantizes_activations && is_of_expert(name)) return false;
   return (is_packable(name, shape) || (!quantization.head.empty() && is_packable_head(name, shape))) &&
          std::ranges::none_of(quantization.skip, [&](const std::string& pattern) { return is_skipped(pattern, name); });
 }

@@ -137,8 +137,8 @@ namespace {
 
 // A matrix that linears or experts read, or the table that embeds tokens.
 bool is_linear_weight(const ParameterSpec& spec) {
-  return is_packable(spec.name, spec.shape) || spec.name.find(".experts.") != spec.name.npos ||
-         spec.name.ends_with(".embed_tokens.weight") || spec.name.ends_with(".lm_head.weight");
+  return is_packable(spec.name, spec.shape) || spec.name.ends_with(".embed_tokens.weight") ||
+         spec.name.ends_with(".lm_head.weight");
 }
 
 std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,

@@ -21,10 +21,45 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 namespace fvlm::ops {
 namespace {
+
+// The matrices of one expert, of which the weight has equally many for each.
+Weight weight_of(const Weight& weight, int64_t expert, int64_t experts) {
+  const auto& parts = weight.parts();
+  if (parts.size() == 1) {
+    const int64_t rows = weight.value().size(0) / experts;
+    return weight.rows(expert * rows, rows);
+  }
+  const int64_t count = std::ssize(parts) / experts;
+  return Weight(std::vector(parts.begin() + expert * count, parts.begin() + (expert + 1) * count));
+}
+
+// The numbers of a weight by expert. Those of a quantized one are dequantized for as long as they are read, and where
+// one product after the other is computed those of one expert.
+class NumbersByExpert {
+ public:
+  NumbersByExpert(Operations& ops, Weight weight, int64_t experts, bool transposed)
+      : ops_(ops), weight_(std::move(weight)), experts_(experts), transposed_(transposed) {}
+
+  // [experts, rows, columns] of what a product is with.
+  at::Tensor all() const { return turned(ops_.numbers(weight_).unflatten(0, {experts_, -1})); }
+  at::Tensor of(int64_t expert) const {
+    return weight_.is_quantized() ? turned(ops_.numbers(weight_of(weight_, expert, experts_))) : all()[expert];
+  }
+  int64_t columns() const { return transposed_ ? weight_.value().size(0) / experts_ : weight_.value().size(1); }
+
+ private:
+  at::Tensor turned(const at::Tensor& matrices) const { return transposed_ ? matrices.transpose(-2, -1) : matrices; }
+
+  Operations& ops_;
+  Weight weight_;
+  int64_t experts_;
+  bool transposed_;
+};
 
 // The pairs of a row and an expert of it, sorted by expert, and in their order by row.
 class RowsByExpert {
@@ -54,16 +89,21 @@ class RowsByExpert {
     return column.flatten().index_select(0, place_).unflatten(0, {-1, chosen_});
   }
 
-  // x w_e of the rows of each expert e; w: [experts, inner, outer]. `of_few`: computes it of an expert that has few
-  // rows where one product after the other is computed; may be empty.
+  // x w_e of the rows of each expert e. `of_few`: computes it of an expert that has few rows where one product after
+  // the other is computed; may be empty.
   using FewRows = std::function<at::Tensor(int64_t expert, const at::Tensor& rows)>;
-  at::Tensor product(const at::Tensor& x, const at::Tensor& w, const FewRows& of_few = {}) const {
-    if (x.is_meta() && products_ != ExpertProducts::blocks) return at::empty({x.size(0), w.size(2)}, x.options());
-    if (products_ == ExpertProducts::grouped) return at::_grouped_mm(x, w, ends_);
+  at::Tensor product(const at::Tensor& x, const NumbersByExpert& w, const FewRows& of_few = {}) const {
+    if (x.is_meta() && products_ != ExpertProducts::blocks) {
+      const at::Tensor read = products_ == ExpertProducts::loop ? w.of(0) : w.all(); // takes memory meanwhile
+      return at::empty({x.size(0), w.columns()}, x.options());
+    }
+    if (products_ == ExpertProducts::grouped) return at::_grouped_mm(x, w.all(), ends_);
     if (products_ == ExpertProducts::blocks)
-      return at::bmm(in_blocks(x), w.index_select(0, block_experts_)).flatten(0, 1).index_select(0, block_places_);
+      return at::bmm(in_blocks(x), w.all().index_select(0, block_experts_))
+          .flatten(0, 1)
+          .index_select(0, block_places_);
     constexpr int64_t few = 8;
-    at::Tensor y = at::empty({x.size(0), w.size(2)}, x.options());
+    at::Tensor y = at::empty({x.size(0), w.columns()}, x.options());
     for_each_expert([&](int64_t expert, int64_t first, int64_t rows) {
       if (rows == 0) return;
       at::Tensor part = y.narrow(0, first, rows);
@@ -71,7 +111,7 @@ class RowsByExpert {
       if (of_few && rows <= few)
         part.copy_(of_few(expert, own));
       else
-        at::mm_out(part, own, w[expert].to(x.scalar_type()));
+        at::mm_out(part, own, w.of(expert).to(x.scalar_type()));
     });
     return y;
   }
@@ -175,60 +215,69 @@ Value weighted(Tape& tape, const Value& x, const Value& weights, const Pairs& pa
   return y;
 }
 
-// The matrices of one expert, of which the weight has equally many for each.
-Weight weight_of(const Weight& weight, int64_t expert, int64_t experts) {
-  const auto& parts = weight.parts();
-  if (parts.size() == 1) {
-    const int64_t rows = weight.value().size(0) / experts;
-    return weight.rows(expert * rows, rows);
-  }
-  const int64_t count = std::ssize(parts) / experts;
-  return Weight(std::vector(parts.begin() + expert * count, parts.begin() + (expert + 1) * count));
-}
-
 // x w_e^T of the rows of each expert e.
 Value linear_by_expert(Tape& tape, Operations& ops, const Value& x, const Weight& weight, int64_t experts,
                        const Pairs& pairs) {
-  const auto by_expert = [experts](const at::Tensor& rows) { return rows.unflatten(0, {experts, -1}); };
   const bool records = tape.records(x, weight);
-  RowsByExpert::FewRows of_few; // by a plugin's linear, which reads weights in bfloat16 as they are
-  if (!records)
+  RowsByExpert::FewRows of_few; // by a plugin's linear, which reads codes, and weights in bfloat16, as they are
+  if (!records || weight.is_quantized())
     of_few = [&](int64_t expert, const at::Tensor& rows) {
       Tape none(Tape::Mode::forward_only);
       return ops.linear(none, Value(rows), weight_of(weight, expert, experts)).data;
     };
-  Value y(pairs->product(x.data, by_expert(weight.value()).transpose(1, 2), of_few), records);
+  Value y(pairs->product(x.data, {ops, weight, experts, /*transposed=*/true}, of_few), records);
   if (!records) return y;
-  tape.push([by_expert, weight, pairs, x = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(),
+  tape.push([&ops, experts, weight, pairs, x = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(),
              in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (weight.requires_grad()) {
       const bool accumulate = Weight::begin_write(weight);
-      pairs->weight_gradient(d_y.contiguous(), x.get(), by_expert(weight.gradient()), accumulate);
+      pairs->weight_gradient(d_y.contiguous(), x.get(), weight.gradient().unflatten(0, {experts, -1}), accumulate);
     }
-    if (in) in->add(pairs->product(d_y.contiguous(), by_expert(weight.value())));
+    if (in) in->add(pairs->product(d_y.contiguous(), {ops, weight, experts, /*transposed=*/false}));
   });
   return y;
+}
+
+// A weight as a plugin takes it, [experts, rows of an expert, .]: numbers, or codes and their scales.
+struct StoredByExpert {
+  StoredByExpert(const Weight& weight, int64_t experts) {
+    const auto by_expert = [experts](const at::Tensor& rows) { return rows.unflatten(0, {experts, -1}); };
+    matrices = by_expert(weight.is_quantized() ? weight.packed()[0] : weight.value());
+    if (weight.is_quantized()) scales = by_expert(weight.packed()[1].unsqueeze(-1).flatten(1));
+  }
+  at::Tensor matrices, scales;
+};
+
+// The option of weights that are quantized by this scheme; none: no plugin takes it.
+std::optional<uint32_t> option_of(const std::string& scheme) {
+  if (scheme.empty()) return 0;
+  if (scheme == "int8") return FVLM_INT8_WEIGHTS;
+  if (scheme == "int4") return FVLM_INT4_WEIGHTS;
+  return std::nullopt;
 }
 
 // Undefined where no plugin computes it.
 at::Tensor mixture_of_few_rows(Operations& ops, const at::Tensor& x, const at::Tensor& logits, const Routing& routing,
                                const ExpertWeights& experts) {
-  const at::Tensor &gate_up = experts.gate_up.value(), &down = experts.down.value(), &bias = routing.bias.value();
-  const auto fits = [type = x.scalar_type()](const at::Tensor& weight) {
-    return weight.scalar_type() == type && weight.is_contiguous();
+  const at::Tensor& bias = routing.bias.value();
+  const StoredByExpert gate_up(experts.gate_up, experts.count), down(experts.down, experts.count);
+  const auto codes = option_of(experts.gate_up.scheme());
+  if (!codes || experts.gate_up.scheme() != experts.down.scheme()) return {};
+  const auto fits = [type = x.scalar_type()](const at::Tensor& numbers, bool is_codes = false) {
+    return (is_codes || numbers.scalar_type() == type) && numbers.is_contiguous();
   };
-  if (logits.scalar_type() != x.scalar_type() || !fits(gate_up) || !fits(down) || (bias.defined() && !fits(bias)))
+  if (logits.scalar_type() != x.scalar_type() || !fits(gate_up.matrices, *codes) || !fits(down.matrices, *codes) ||
+      (bias.defined() && !fits(bias)))
     return {};
-  const FewRowsExperts* const op =
-      ops.few_rows_experts({x.size(0), x.size(1), down.size(1), experts.count, routing.chosen},
-                           option_if(FVLM_WITH_BIAS, bias.defined()) | option_if(FVLM_SIGMOID_ROUTER, routing.sigmoid) |
-                               option_if(FVLM_NORMALIZED_ROUTER, routing.normalized),
-                           routing.epsilon, routing.scale);
+  const FewRowsExperts* const op = ops.few_rows_experts(
+      {x.size(0), x.size(1), experts.down.value().size(1), experts.count, routing.chosen},
+      *codes | option_if(FVLM_WITH_BIAS, bias.defined()) | option_if(FVLM_SIGMOID_ROUTER, routing.sigmoid) |
+          option_if(FVLM_NORMALIZED_ROUTER, routing.normalized),
+      routing.epsilon, routing.scale);
   if (!op) return {};
-  const auto by_expert = [&](const at::Tensor& rows) { return rows.unflatten(0, {experts.count, -1}); };
-  return op->forward({x, logits, bias, by_expert(gate_up), by_expert(down)});
+  return op->forward({x, logits, bias, gate_up.matrices, down.matrices, gate_up.scales, down.scales});
 }
 
 // Whether GPUs here have the kernel for all experts, or would have it: in a dry run there may be none.

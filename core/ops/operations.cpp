@@ -215,6 +215,10 @@ const Quantizer& Operations::quantizer_for(const Weight& weight, int64_t tokens)
   return *op;
 }
 
+at::Tensor Operations::numbers(const Weight& weight) {
+  return weight.is_quantized() ? quantizer_for(weight, 0).unpack(weight.packed()) : weight.value();
+}
+
 const Quantizer* Operations::extended_quantizer_for(const Weight& weight, int64_t tokens, uint32_t options,
                                                     double epsilon) {
   const Quantizer& plain = quantizer_for(weight, tokens);

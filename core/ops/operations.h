@@ -236,8 +236,11 @@ class Operations {
   at::Tensor gated_delta_rule(const at::Tensor& rows, const at::Tensor& gates, const DeltaRule& rule,
                               const CarriedSequences& sequences, const at::Tensor& states);
 
+  // The weight's numbers: its value, or those of a quantized one, dequantized into memory of their own.
+  at::Tensor numbers(const Weight& weight);
+
   // A mixture of experts of few rows by a plugin, without a gradient; null: none has it for this many. `options`:
-  // FVLM_WITH_BIAS and those of the router.
+  // FVLM_WITH_BIAS, those of the router and those of quantized weights.
   struct ExpertSizes {
     int64_t rows, width, inner, experts, chosen;
   };

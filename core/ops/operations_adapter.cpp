@@ -156,7 +156,7 @@ at::Tensor Operations::dora_factors(const Weight& weight, const AdaptedWeight& a
 }
 
 at::Tensor Operations::squared_norms(const Weight& weight) {
-  const at::Tensor values = weight.is_quantized() ? quantizer_for(weight, 0).unpack(weight.packed()) : weight.value();
+  const at::Tensor values = numbers(weight);
   return at::linalg_vector_norm(values, 2, at::IntArrayRef{1}, false, wide(values)).square();
 }
 

@@ -155,9 +155,9 @@ class CodeProduct {
 #pragma unroll
       for (int slice = 0; slice < Lane::slices; ++slice) {
         const int column = begin + slice * Lane::slice_width, group = column / matrix_.group;
-        if (column >= count_) continue;
-        low_scales_[i][slice] = __ldg(matrix_.scales + low_row_ * groups + group);
-        high_scales_[i][slice] = __ldg(matrix_.scales + high_row_ * groups + group);
+        const bool is_there = column < count_;
+        low_scales_[i][slice] = is_there ? __ldg(matrix_.scales + low_row_ * groups + group) : 0;
+        high_scales_[i][slice] = is_there ? __ldg(matrix_.scales + high_row_ * groups + group) : 0;
       }
     }
   }

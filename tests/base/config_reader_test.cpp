@@ -1,5 +1,4 @@
 #include "base/config_reader.h"
-
 #include "base/error.h"
 
 #include <gtest/gtest.h>

@@ -133,6 +133,48 @@ TEST(Experts, TheKernelForAllIsAskedForTheSameProducts) {
     expect_close(results[1][i], results[0][i], 1e-5, fmt::format("result {}", i));
 }
 
+// A quantized weight, and one with its numbers.
+struct QuantizedPair {
+  Parameter codes, numbers;
+  QuantizedPair(const char* scheme, int64_t of_all, int64_t cols, uint64_t seed) {
+    const fvlm_quantizer_query query = {.struct_size = sizeof query,
+                                        .device = abi_device(at::kCPU),
+                                        .dtype = abi_dtype(at::kDouble),
+                                        .rows = of_all,
+                                        .cols = cols};
+    const Quantizer quantizer(
+        reference_backend<fvlm_quantizer_v1>((FVLM_QUANTIZER_KIND("") + std::string(scheme)).c_str()), query);
+    codes.scheme = scheme;
+    codes.packed = quantizer.pack(random({of_all, cols}, seed));
+    codes.value = at::empty({1, 1}, at::TensorOptions().device(at::kMeta)).expand({of_all, cols});
+    numbers.value = quantizer.unpack(codes.packed);
+  }
+};
+
+TEST(Experts, QuantizedOnesAreThoseOfTheirNumbers) {
+  for (const char* scheme : {"int8", "int4"})
+    for (const ExpertProducts products : {ExpertProducts::loop, ExpertProducts::blocks}) {
+      SCOPED_TRACE(fmt::format("{} {}", scheme, word(products)));
+      Bench b;
+      QuantizedPair gate_up(scheme, count * 2 * inner, width, 2), down(scheme, count * width, inner, 3);
+      // One expert has more than a few rows, one has none.
+      const Tensor experts = at::arange(4 * rows).remainder(7).clamp_max(3).view({2 * rows, 2});
+      std::vector<Tensor> results[2];
+      for (const bool quantized : {false, true}) {
+        const ExpertWeights weights{count, Weight(quantized ? gate_up.codes : gate_up.numbers),
+                                    Weight(quantized ? down.codes : down.numbers)};
+        Tape tape;
+        const Value x(random({2 * rows, width}, 4), true), shares(random({2 * rows, 2}, 5), true);
+        const Value y = mix_experts(tape, *b.ops, x, {experts, shares}, weights, products);
+        y.gradient->add(random(y.data.sizes(), 6));
+        tape.backward();
+        results[quantized] = {y.data, x.gradient->take(), shares.gradient->take()};
+      }
+      for (size_t i = 0; i < results[0].size(); ++i)
+        expect_close(results[1][i], results[0][i], 1e-12, fmt::format("result {}", i));
+    }
+}
+
 namespace {
 
 // A plugin for at most two rows, whose results are recognized.
@@ -143,10 +185,15 @@ struct TwoRows : sdk::Kernels {
   }
   void experts_forward(const fvlm_call&, const Query& query, const fvlm_experts_forward& a) const {
     sdk::View<double, 2> y(a.y);
+    const double of_codes =
+        query.options & FVLM_INT4_WEIGHTS
+            ? 1e4 * sdk::View<const float, 3>(a.down_scales)(query.experts - 1, query.width - 1, 0) +
+                  1e4 * sdk::View<const uint8_t, 3>(a.gate_up)(0, 0, 0)
+            : 0;
     for (int64_t row = 0; row < query.rows; ++row)
       for (int64_t column = 0; column < query.width; ++column)
         y(row, column) = query.experts + 0.1 * query.chosen + (query.options & FVLM_SIGMOID_ROUTER ? 1000 : 0) +
-                         1e-3 * query.router_scale + 1e-6 * query.epsilon;
+                         1e-3 * query.router_scale + 1e-6 * query.epsilon + of_codes;
   }
 };
 const fvlm_plugin* two_rows_entry(const fvlm_host* host) {
@@ -188,6 +235,16 @@ TEST(Experts, APluginComputesFewRowsWithoutATape) {
   expect_close(mixture_of(options, 2, Tape::Mode::forward_only), plain_of(2), 1e-15, "another preference");
   options.operations["experts"] = BackendPreference::of({"two-rows"});
   expect_close(mixture_of(options, 3, Tape::Mode::forward_only), plain_of(3), 1e-15, "a preference that refuses");
+
+  QuantizedPair gate_up("int4", count * 2 * inner, width, 2), down("int4", count * width, inner, 3);
+  Operations ops(registry, options);
+  Tape none(Tape::Mode::forward_only);
+  const Tensor y = mixture(none, ops, Value(x.narrow(0, 0, 2)), Value(logits.narrow(0, 0, 2)), routing,
+                           {count, Weight(gate_up.codes), Weight(down.codes)}, ExpertProducts::loop)
+                       .data;
+  const double of_codes =
+      down.codes.packed[1][count * width - 1][0].item<double>() + gate_up.codes.packed[0][0][0].item<double>();
+  expect_close(y, at::full({2, width}, known + 1e4 * of_codes, at::kDouble), 1e-9, "codes and scales");
 }
 
 TEST(Experts, ADryRunKnowsTheShapes) {

@@ -3,6 +3,8 @@
 #include "ops/measure.h"
 #include "plugin/kinds.h"
 
+#include <fvlm/fvlm.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,7 +96,10 @@ Passes minimal_work(const fvlm_kernels_query& query) {
     // Of the experts, those that are chosen where each is as likely as another.
     const double each = 3 * number(query.inner * query.width), missed = 1 - number(query.chosen) / query.experts,
                  used = query.experts * (1 - std::pow(missed, number(query.rows)));
-    passes.forward = {used * each * size + 2 * rows, 2 * number(query.rows) * query.chosen * each};
+    const double weight = query.options & FVLM_INT4_WEIGHTS   ? 0.5 + 4 / number(sdk::int4_group(query.inner))
+                          : query.options & FVLM_INT8_WEIGHTS ? 1
+                                                              : size;
+    passes.forward = {used * each * weight + 2 * rows, 2 * number(query.rows) * query.chosen * each};
   } else if (query.op == FVLM_OP_FOLD_ROW_SCALE) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
     passes.forward.bytes = 2 * weights * size + 3 * rows;

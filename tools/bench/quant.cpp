@@ -118,7 +118,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> product_shapes(const M
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   std::set<std::vector<int64_t>> known;
   for (const ParameterBlock& block : blocks_of(layout_of(decoder), "decoder.", fused_weights(decoder))) {
-    if (!is_packable(block.front().name, block.front().shape)) continue;
+    if (!is_packable(block.front().name, block.front().shape) || is_of_expert(block.front().name)) continue;
     std::vector<std::string> names;
     std::vector<int64_t> shape{0, block.front().shape[1]};
     for (const ParameterSpec& spec : block) {

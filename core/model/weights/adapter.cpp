@@ -165,7 +165,7 @@ std::string name_of_peft(const std::string& tensor, const WeightLayout& part) {
 std::vector<std::string> linears_of(const WeightLayout& layout) {
   std::vector<std::string> modules;
   for (const TensorSpec& spec : layout.tensors)
-    if (spec.parameter && is_packable(spec.name, spec.shape)) modules.push_back(module_of(spec.name));
+    if (spec.parameter && takes_adapter(spec.name, spec.shape)) modules.push_back(module_of(spec.name));
   return modules;
 }
 
@@ -209,11 +209,11 @@ std::vector<std::string> saved_tensors(const WeightLayout& layout, const std::ve
     for (const TensorSpec& spec : layout.tensors) {
       const std::string owner = spec.name.substr(0, spec.name.rfind('.'));
       if (!spec.parameter) continue;
-      if (!is_packable(spec.name, spec.shape)) known.insert(module_end(owner));
+      if (!takes_adapter(spec.name, spec.shape)) known.insert(module_end(owner));
       if (!names_module(owner, module)) continue;
       found = true;
       const bool is_linear = std::any_of(layout.tensors.begin(), layout.tensors.end(), [&](const TensorSpec& other) {
-        return other.name == owner + ".weight" && is_packable(other.name, other.shape);
+        return other.name == owner + ".weight" && takes_adapter(other.name, other.shape);
       });
       if (is_linear)
         throw Error(ErrorKind::recipe, "'{}' is a linear, which does not train whole", module)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 namespace fvlm {
 namespace {
@@ -32,9 +33,19 @@ std::string name_pattern(const std::string& module) {
   return pattern;
 }
 
+// The same of all experts of the layer, which are thousands.
+std::string with_any_expert(std::string pattern) {
+  constexpr std::string_view word = "\\.experts\\.";
+  const size_t begin = pattern.find(word);
+  if (begin == pattern.npos) return pattern;
+  const size_t number = begin + word.size();
+  return pattern.replace(number, pattern.find('\\', number) - number, "\\d+");
+}
+
 // True of the module in any larger model, by its name in the folder or in transformers 5.
 std::string module_pattern(const std::string& module) {
-  const std::string in_folder = name_pattern(module), in_model = name_pattern(in_transformers(module));
+  const std::string in_folder = with_any_expert(name_pattern(module)),
+                    in_model = with_any_expert(name_pattern(in_transformers(module)));
   return "re:(?:.*\\.)?" + (in_folder == in_model ? in_folder : "(?:" + in_folder + "|" + in_model + ")") + "$";
 }
 
@@ -76,9 +87,17 @@ int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols) {
 bool is_packable(std::string_view name, std::span<const int64_t> shape) {
   const auto is = [name](std::string_view module) { return name.ends_with(std::string(module) + ".weight"); };
   return shape.size() == 2 && shape[1] >= min_columns && name.ends_with(weight_suffix) &&
-         name.find("emb") == name.npos && name.find(".experts.") == name.npos && !is("mlp.gate") &&
-         !is("feed_forward.gate") && !is("shared_expert_gate") && !name.ends_with(head_name) &&
-         !is("linear_attn.in_proj_a") && !is("linear_attn.in_proj_b") && !is("patchifier");
+         name.find("emb") == name.npos && !is("mlp.gate") && !is("feed_forward.gate") && !is("shared_expert_gate") &&
+         !name.ends_with(head_name) && !is("linear_attn.in_proj_a") && !is("linear_attn.in_proj_b") &&
+         !is("patchifier");
+}
+
+bool is_of_expert(std::string_view name) {
+  return name.find(".experts.") != name.npos;
+}
+
+bool takes_adapter(std::string_view name, std::span<const int64_t> shape) {
+  return is_packable(name, shape) && !is_of_expert(name);
 }
 
 bool is_packable_head(std::string_view name, std::span<const int64_t> shape) {
@@ -114,9 +133,10 @@ WeightLayout stored_layout(const WeightLayout& layout, const std::function<const
       continue;
     }
     const PackedScheme* found = nullptr;
+    const bool with_activations = activations && !is_of_expert(spec.name);
     for (const PackedScheme& scheme : packed_schemes())
       if (codes->shape.size() == 2 && codes->shape[1] == scheme.words(spec.shape[1]) &&
-          (!found || scheme.quantizes_activations == activations))
+          (!found || scheme.quantizes_activations == with_activations))
         found = &scheme;
     if (!found)
       throw Error(ErrorKind::data,
@@ -183,7 +203,9 @@ nlohmann::json quantization_config(const QuantizedModules& modules) {
     weights["strategy"] = group > 0 ? "group" : "channel";
     weights["group_size"] = group > 0 ? nlohmann::json(group) : nlohmann::json();
     nlohmann::json targets = nlohmann::json::array();
-    for (const std::string& name : names) targets.push_back(module_pattern(name));
+    std::set<std::string> known;
+    for (const std::string& name : names)
+      if (const auto [pattern, is_new] = known.insert(module_pattern(name)); is_new) targets.push_back(*pattern);
     nlohmann::json& made = groups[fmt::format("group_{}", groups.size())];
     made = {
         {"targets", targets}, {"weights", weights}, {"input_activations", nullptr}, {"output_activations", nullptr}};

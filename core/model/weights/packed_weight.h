@@ -39,9 +39,13 @@ int64_t packed_bytes(const PackedScheme& scheme, int64_t rows, int64_t cols);
 
 // Whether a tensor is a layer's matrix that can be stored quantized, of a width from which the schemes can be told
 // apart. Embeddings are not: what reads them needs their numbers. Nor are the linears of a delta rule's decays and
-// rates, which are a few rows and whose errors would add up over a text. Nor are experts and their routers, which PEFT
-// has no adapters for either: they are no nn.Linear in transformers.
+// rates, which are a few rows and whose errors would add up over a text. Nor are routers of experts.
 bool is_packable(std::string_view name, std::span<const int64_t> shape);
+// Of one expert of a mixture. Rows are given to experts in passing, so that their activations are not quantized.
+bool is_of_expert(std::string_view name);
+// Whether a linear can have an adapter: where it is packable, and of no expert, for which PEFT has none: those are no
+// nn.Linear in transformers.
+bool takes_adapter(std::string_view name, std::span<const int64_t> shape);
 // Of an output head's matrix, which is stored quantized where that was asked for.
 bool is_packable_head(std::string_view name, std::span<const int64_t> shape);
 

@@ -185,6 +185,7 @@ void stack_experts(WholeModelForm& form, const nlohmann::json& stacks, const std
   for (const auto& [name, transposed] : stacks.items()) {
     const bool is_gate_up = name.ends_with(gate_up_end);
     const Stack stack{name.substr(0, name.rfind(".experts.")), nullptr, is_gate_up, transposed == true};
+    if (form.tensors.contains(stack.parts(0).front() + "_packed")) continue; // codes stay apart, as others publish them
     Matrices parts;
     std::vector<std::string> names;
     for (int64_t expert = 0; form.tensors.contains(stack.parts(expert).front()); ++expert)

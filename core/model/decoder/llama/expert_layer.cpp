@@ -21,8 +21,8 @@ ExpertLayer::ExpertLayer(const DecoderConfig& config, Parameters& parameters, co
   routing_.scale = config.routed_scaling_factor;
   if (config.use_expert_bias) routing_.bias = fused({names.expert_bias});
   experts_ = {config.num_experts, fused(gate_up), fused(down)};
-  const at::Tensor& matrices = experts_.down.value();
-  products_ = ops::expert_products(matrices.device(), matrices.scalar_type(), config.num_experts, config.hidden_size,
+  const at::Tensor& numbers = router_.value(); // those of quantized experts have no memory
+  products_ = ops::expert_products(numbers.device(), numbers.scalar_type(), config.num_experts, config.hidden_size,
                                    config.moe_intermediate_size);
   if (config.shared_expert_intermediate_size == 0) return;
   const std::string shared = names.shared;
