@@ -159,13 +159,13 @@ void set_limits(const plan::Plan& plan, const Findings& seen, RecipeDraft& draft
   int64_t tokens = with_room(seen.most_tokens, seen.is_complete(), 32);
   int64_t frames = std::max(usual_frames, with_room(seen.most_frames, seen.is_complete(), 1));
   if (positions) {
-    const int64_t seen_frames = std::max<int64_t>(1, seen.most_frames);
+    const int64_t seen_frames = rows > 0 ? std::max<int64_t>(1, seen.most_frames) : 0;
     tokens = std::min(tokens, *positions - seen_frames * rows);
     if (tokens < 2)
       throw Error(ErrorKind::data, "a sample has {} frames of {} rows each, and the decoder {} positions",
                   grouped(seen_frames), grouped(rows), grouped(*positions))
           .advise("leave such samples out, or take a decoder with more positions");
-    frames = std::min(frames, std::max(seen_frames, (*positions - tokens) / rows));
+    if (rows > 0) frames = std::min(frames, std::max(seen_frames, (*positions - tokens) / rows));
   }
   draft.max_text_tokens = tokens;
   if (frames != usual_frames) draft.max_frames = frames;

@@ -60,8 +60,8 @@ class ConnectorSettings {
   };
   virtual std::optional<int64_t> wire_bytes(const Wire&) const { return {}; }
 
-  // Decoder rows that the connector makes of a frame, at least 1. `tokens_per_frame` returns the encoder's tokens of a
-  // frame; it is called only by connectors whose number depends on it.
+  // Decoder rows that the connector makes of a frame; 0: there are none. `tokens_per_frame` returns the encoder's
+  // tokens of a frame; it is called only by connectors whose number depends on it.
   using TokensPerFrame = std::function<int64_t()>;
   virtual int64_t rows_per_frame(const TokensPerFrame&) const { return 1; }
   // See VisualRows::in_place.

@@ -202,7 +202,8 @@ bool Stage::caches_teacher() const {
 }
 
 Stage::SampleSize Stage::largest_sample(int64_t rows_per_frame) const {
-  const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
+  const bool has_frames = rows_per_frame > 0 && data.has_frames();
+  const int64_t frames = has_frames ? std::max(data.max_frames, data.replicate_image_frames) : 0;
   const int64_t longest = frames * rows_per_frame + data.max_text_tokens;
   const int64_t of_teacher = packs_teacher_texts() ? data.max_text_tokens : 0;
   return {(embeds() ? texts_per_sample() : 1) * frames, texts_per_sample() * (longest + of_teacher), longest, frames};

@@ -39,7 +39,8 @@ Origin origin_of(const Resolved& resolved, const std::string& mix) {
 std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions, int64_t rows_per_frame) {
   std::vector<LongSequences> all;
   const auto check = [&](const std::string& path, const plan::Mix& mix) {
-    const int64_t frames = mix.has_frames() ? std::max(mix.max_frames, mix.replicate_image_frames) : 0;
+    const int64_t frames =
+        rows_per_frame > 0 && mix.has_frames() ? std::max(mix.max_frames, mix.replicate_image_frames) : 0;
     if (frames * rows_per_frame + mix.max_text_tokens > positions)
       all.push_back(
           {path, fmt::format("{} frames{} and {} text tokens exceed the decoder's {} positions", frames,

@@ -89,6 +89,8 @@ class TextOnly(unittest.TestCase):
                 recipe = folder / f"train{len(options)}.lua"
                 run(engine, "recipe", "new", recipe, "--model", folder / "qwen3.model", "--data", folder / "train.jsonl", "--held-out", "10%", *options)
                 words = ("--set", "precision=fp32", "--run-dir", folder / "runs" / recipe.stem, "--device", "cpu")
+                planned = json.loads(run(engine, "plan", recipe, "--budget", "--json"))
+                self.assertEqual([stage["pack"]["frames"] for stage in planned], [0])
                 run(engine, "train", recipe, *words)
                 trained = folder / "runs" / recipe.stem
                 self.assertLess(traced_loss(recipe, trained), traced_loss(recipe, folder / "qwen3.model"))
