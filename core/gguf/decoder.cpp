@@ -2,11 +2,14 @@
 #include "gguf/decoder_families.h"
 #include "gguf/parts.h"
 #include "model/weights/generation_config.h"
+#include "model/weights/packed_weight.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 
 namespace fvlm::gguf {
 namespace {
@@ -23,7 +26,15 @@ constexpr Name layer_names[] = {{"input_layernorm", "attn_norm"},
                                 {"post_feedforward_layernorm", "post_ffw_norm"},
                                 {"mlp.gate_proj", "ffn_gate"},
                                 {"mlp.up_proj", "ffn_up"},
-                                {"mlp.down_proj", "ffn_down"}};
+                                {"mlp.down_proj", "ffn_down"},
+                                {"mlp.gate", "ffn_gate_inp"},
+                                {"mlp.experts.gate_proj", "ffn_gate_exps"},
+                                {"mlp.experts.up_proj", "ffn_up_exps"},
+                                {"mlp.experts.down_proj", "ffn_down_exps"},
+                                {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+                                {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+                                {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+                                {"mlp.shared_expert.down_proj", "ffn_down_shexp"}};
 constexpr Name decoder_names[] = {{"model.embed_tokens", "token_embd"},
                                   {"model.norm", "output_norm"},
                                   {"lm_head", "output"},
@@ -32,7 +43,15 @@ constexpr Name decoder_names[] = {{"model.embed_tokens", "token_embd"},
                                   {"model.per_layer_model_projection", "per_layer_model_proj"},
                                   {"model.per_layer_projection_norm", "per_layer_proj_norm"}};
 
-std::string decoder_name(const std::string& module, const DecoderFamily& family) {
+// "mlp.experts.down_proj" of "mlp.experts.5.down_proj": one tensor has the matrices of all.
+std::string without_expert(std::string module) {
+  constexpr std::string_view word = ".experts.";
+  const size_t number = module.find(word) + word.size();
+  return module.erase(number, module.find('.', number) + 1 - number);
+}
+
+std::string decoder_name(const std::string& of, const DecoderFamily& family) {
+  const std::string module = is_of_expert(of) ? without_expert(of) : of;
   for (const auto& found : {theirs_of(module, decoder_names), layer_name(module, "model.layers.", "blk.", family.names),
                             layer_name(module, "model.layers.", "blk.", layer_names)})
     if (found) return *found;
@@ -91,6 +110,13 @@ void add_keys(File& file, const DecoderConfig& config, const DecoderFamily& fami
     sections.resize(4); // there is room for one axis more
     keys.set("rope.dimension_sections", std::move(sections));
   }
+  if (config.num_experts > 0) {
+    keys.size("expert_count", config.num_experts);
+    keys.size("expert_used_count", config.num_experts_per_tok);
+    keys.size("expert_feed_forward_length", config.moe_intermediate_size);
+  }
+  if (config.shared_expert_intermediate_size > 0)
+    keys.size("expert_shared_feed_forward_length", config.shared_expert_intermediate_size);
   add_scaling(config, keys);
   add_windows(config, family, keys);
   if (config.attn_logit_softcapping != 0) keys.number("attn_logit_softcapping", config.attn_logit_softcapping);
@@ -133,6 +159,8 @@ Tensor tensor_of(const DecoderConfig& config, const DecoderFamily& family, const
     if (auto found = family.tensor(config, name, view)) return *std::move(found);
   const bool is_query = module.ends_with("self_attn.q_proj"), is_key = module.ends_with("self_attn.k_proj");
   Tensor out{name, view.shape, nullptr, numbers_of(view)};
+  if (name.ends_with(".ffn_gate_inp.weight")) out.type = &f32; // the router
+  if (name.ends_with(".ffn_gate_inp_shexp.weight")) out.shape = {view.shape.back()};
   if (is_query || is_key) {
     const int64_t heads = is_query ? config.num_attention_heads : config.num_key_value_heads;
     if (family.pairs == DecoderFamily::Pairs::adjacent) out.read = neighbours(view, heads);
@@ -142,6 +170,35 @@ Tensor tensor_of(const DecoderConfig& config, const DecoderFamily& family, const
     out.read = shifted(std::move(out.read), 1);
   return out;
 }
+
+// Tensors of one expert each, [rows, columns], in the order of the experts, as one, [experts, rows, columns].
+class ExpertStacks {
+ public:
+  // What is to be written where the tensor is the first of its name.
+  std::optional<Tensor> add(Tensor tensor) {
+    auto& parts = parts_[tensor.name];
+    if (parts) {
+      parts->push_back(std::move(tensor.read));
+      return std::nullopt;
+    }
+    parts = std::make_shared<std::vector<Read>>(1, std::move(tensor.read));
+    tensor.read = [parts, each = static_cast<uint64_t>(tensor.elements())](uint64_t first, std::span<float> out) {
+      while (!out.empty()) {
+        const uint64_t begin = first % each, count = std::min<uint64_t>(each - begin, out.size());
+        (*parts)[first / each](begin, out.first(count));
+        out = out.subspan(count);
+        first += count;
+      }
+    };
+    tensor.shape.insert(tensor.shape.begin(), experts_);
+    return tensor;
+  }
+  explicit ExpertStacks(int64_t experts) : experts_(experts) {}
+
+ private:
+  int64_t experts_;
+  std::map<std::string, std::shared_ptr<std::vector<Read>>> parts_;
+};
 
 } // namespace
 
@@ -167,13 +224,17 @@ File decoder_file(const ModelDirectory& model, const ElementType& type) {
 
   // Tokens and logits suffer the most from few bits.
   const ElementType& of_tokens = type.is_quantized() ? q8_0 : type;
+  ExpertStacks stacks(config.num_experts);
   for (const Parameter& parameter : model.parameters()) {
     if (&model.description().parts[parameter.part] != &part) continue;
     const std::string own = parameter.name.substr(part.name.size() + 1);
     Tensor tensor = tensor_of(config, family, own, *parameter.view);
     const bool reads_tokens = own.starts_with("model.embed_tokens") || own.starts_with("lm_head.");
     if (!tensor.type) tensor.type = &fitting_type(reads_tokens ? of_tokens : type, tensor.shape);
-    file.tensors.push_back(std::move(tensor));
+    if (!is_of_expert(own))
+      file.tensors.push_back(std::move(tensor));
+    else if (auto stack = stacks.add(std::move(tensor)))
+      file.tensors.push_back(*std::move(stack));
   }
   if (config.tie_word_embeddings && family.head == DecoderFamily::Head::separate) {
     Tensor head = file.tensors.front(); // the embedding

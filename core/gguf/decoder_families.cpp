@@ -61,6 +61,11 @@ constexpr Name lfm2_names[] = {{"operator_norm", "attn_norm"},
                                {"feed_forward.w1", "ffn_gate"},
                                {"feed_forward.w3", "ffn_up"},
                                {"feed_forward.w2", "ffn_down"},
+                               {"feed_forward.gate", "ffn_gate_inp"},
+                               {"feed_forward.experts.w1", "ffn_gate_exps"},
+                               {"feed_forward.experts.w3", "ffn_up_exps"},
+                               {"feed_forward.experts.w2", "ffn_down_exps"},
+                               {"feed_forward.expert_bias", "exp_probs_b"},
                                {"conv.conv", "shortconv.conv"},
                                {"conv.in_proj", "shortconv.in_proj"},
                                {"conv.out_proj", "shortconv.out_proj"}};
@@ -78,6 +83,23 @@ void add_lfm2(const DecoderConfig& config, DecoderKeys& keys) {
   keys.size("shortconv.l_cache", config.conv_taps);
 }
 
+int64_t leading_dense_layers(const DecoderConfig& config) {
+  int64_t layers = 0;
+  while (layers < config.num_hidden_layers && !config.has_experts(layers)) ++layers;
+  return layers;
+}
+
+void check_lfm2_moe(const DecoderConfig& config, Problems& problems) {
+  check_lfm2(config, problems);
+  if (!config.use_expert_bias) problems.add("experts are chosen without a bias ('use_expert_bias' is false)");
+}
+
+void add_lfm2_moe(const DecoderConfig& config, DecoderKeys& keys) {
+  add_lfm2(config, keys);
+  keys.size("leading_dense_block_count", leading_dense_layers(config));
+  keys.size("expert_gating_func", 2); // a sigmoid
+}
+
 // The taps of each feature, [features, 1, taps], are a matrix there.
 std::optional<Tensor> taps(const std::string& name, std::span<const int64_t> shape, Read read) {
   if (shape.size() != 3 || shape[1] != 1) return std::nullopt;
@@ -85,6 +107,8 @@ std::optional<Tensor> taps(const std::string& name, std::span<const int64_t> sha
 }
 
 std::optional<Tensor> lfm2_tensor(const DecoderConfig&, const std::string& name, const TensorView& view) {
+  if (name.ends_with("exp_probs_b.expert_bias"))
+    return Tensor{name.substr(0, name.rfind('.')) + ".bias", view.shape, &f32, numbers_of(view)};
   return taps(name, view.shape, numbers_of(view));
 }
 
@@ -210,11 +234,19 @@ constexpr DecoderFamily families[] = {
      .add_keys = add_gemma4},
     {.model_type = "qwen2", .architecture = "qwen2", .whole_heads = true},
     {.model_type = "qwen3", .architecture = "qwen3"},
+    {.model_type = "qwen3_moe", .architecture = "qwen3moe"},
     {.model_type = "qwen2_vl_text", .architecture = "qwen2vl", .whole_heads = true},
     {.model_type = "qwen2_5_vl_text", .architecture = "qwen2vl", .whole_heads = true},
     {.model_type = "qwen3_vl_text", .architecture = "qwen3vl"},
+    {.model_type = "qwen3_vl_moe_text", .architecture = "qwen3vlmoe"},
     {.model_type = "qwen3_5_text",
      .architecture = "qwen35",
+     .names = qwen3_5_names,
+     .check = check_qwen3_5,
+     .add_keys = add_qwen3_5,
+     .tensor = qwen3_5_tensor},
+    {.model_type = "qwen3_5_moe_text",
+     .architecture = "qwen35moe",
      .names = qwen3_5_names,
      .check = check_qwen3_5,
      .add_keys = add_qwen3_5,
@@ -230,9 +262,27 @@ constexpr DecoderFamily families[] = {
      .check = check_lfm2,
      .add_keys = add_lfm2,
      .tensor = lfm2_tensor},
+    {.model_type = "lfm2_moe",
+     .architecture = "lfm2moe",
+     .whole_heads = true,
+     .leading_dense = true,
+     .names = lfm2_names,
+     .check = check_lfm2_moe,
+     .add_keys = add_lfm2_moe,
+     .tensor = lfm2_tensor},
 };
 
+void check_experts(const DecoderConfig& config, const DecoderFamily& family, Problems& problems) {
+  if (!config.norm_topk_prob)
+    problems.add("the weights of a row's experts are not divided by their sum ('norm_topk_prob' is false)");
+  if (config.routed_scaling_factor != 1)
+    problems.add("'routed_scaling_factor' is {:g}, not 1", config.routed_scaling_factor);
+  for (int64_t i = family.leading_dense ? leading_dense_layers(config) : 0; i < config.num_hidden_layers; ++i)
+    if (!config.has_experts(i)) return problems.add("layer {} has no experts", i);
+}
+
 void check(const DecoderConfig& config, const DecoderFamily& family, Problems& problems) {
+  if (config.num_experts > 0) check_experts(config, family, problems);
   if ((config.out_bias || config.mlp_bias) && !family.as_llama)
     problems.add("linears of attention outputs or the MLP have biases");
   if (config.rope_scaling.type == RopeScaling::Type::llama3 && !family.as_llama)

@@ -37,6 +37,7 @@ struct DecoderFamily {
   Head head = Head::any;
   int64_t window_every = 0;         // layers without a sliding window, which the others have; 0: none has one
   bool has_own_windows = false;     // add_keys says which layers have one
+  bool leading_dense = false;       // of layers with experts, the first may have none
   std::span<const Name> names = {}; // of modules of a layer that are not called as in Llama, or have another name there
 
   // What else cannot be had.

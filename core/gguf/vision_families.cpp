@@ -199,7 +199,7 @@ const std::vector<VisionFamily> families{
      .add_keys = add_windows},
     {.connector = "qwen2_vl",
      .projector = "qwen3vl_merger",
-     .model_types = {"qwen3_vl", "qwen3_5"},
+     .model_types = {"qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe"},
      .names = qwen2_vl_names,
      .fused_qkv = true,
      .cell_frames = 2,

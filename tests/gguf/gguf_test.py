@@ -21,8 +21,8 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, Glm4Config,
-                          GraniteConfig, Lfm2Config, Lfm3Config, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3_5TextConfig,
-                          Qwen3Config, SmolLM3Config)
+                          GraniteConfig, Lfm2Config, Lfm3Config, LlamaConfig, Ministral3Config, MistralConfig, NanoChatConfig, Olmo2Config, Qwen2Config, Qwen3_5MoeTextConfig,
+                          Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig, Lfm2MoeConfig, SmolLM3Config)
 
 SIZES = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None, "eos_token_id": 258}
@@ -37,6 +37,9 @@ GEMMA4 = GEMMA | {"num_hidden_layers": 6, "layer_types": 3 * WINDOWS, "head_dim"
 QWEN3_5 = {"num_hidden_layers": 4, "head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25,
                                                                         "mrope_section": [2, 1, 1], "mrope_interleaved": True},
            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "tie_word_embeddings": True}
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "experts_implementation": "eager"}
+QWEN3_MOE = EXPERTS | {"head_dim": 16, "mlp_only_layers": [], "norm_topk_prob": True}
+LFM2_MOE = EXPERTS | {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "tie_word_embeddings": True}
 MODELS = {  # and what llama.cpp calls the architecture
     "llama": (LlamaConfig, {}, "llama"),
     "llama-biases": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}, "llama"),
@@ -57,6 +60,9 @@ MODELS = {  # and what llama.cpp calls the architecture
     "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention", "conv"], "tie_word_embeddings": True}, "lfm2"),
     "gemma4": (Gemma4TextConfig, GEMMA4, "gemma4"),
     "qwen3_5": (Qwen3_5TextConfig, QWEN3_5, "qwen35"),
+    "qwen3_moe": (Qwen3MoeConfig, QWEN3_MOE, "qwen3moe"),
+    "lfm2_moe": (Lfm2MoeConfig, LFM2_MOE, "lfm2moe"),
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, QWEN3_5 | EXPERTS | {"shared_expert_intermediate_size": 64}, "qwen35moe"),
 }
 LOADED = ["llama", "qwen2", "qwen3", "gemma2", "gemma3"]  # by transformers, of whose files it knows all keys
 REFUSED = {
@@ -68,6 +74,10 @@ REFUSED = {
     "tables": (Gemma4TextConfig, GEMMA4 | {"vocab_size_per_layer_input": 300}, "the layers' tables have 300 tokens, and the embedding 260"),
     "values": (Qwen3_5TextConfig, QWEN3_5 | {"linear_value_head_dim": 16}, "keys of linear attention have 8 features, and values 16"),
     "epsilon": (Qwen3_5TextConfig, QWEN3_5 | {"rms_norm_eps": 1e-5}, "'rms_norm_eps' is 1e-05, and not 1e-06"),
+    "sum": (Qwen3MoeConfig, QWEN3_MOE | {"norm_topk_prob": False}, "the weights of a row's experts are not divided by their sum"),
+    "dense": (Qwen3MoeConfig, QWEN3_MOE | {"mlp_only_layers": [1]}, "layer 1 has no experts"),
+    "unbiased": (Lfm2MoeConfig, LFM2_MOE | {"use_expert_bias": False}, "experts are chosen without a bias"),
+    "scaled": (Lfm2MoeConfig, LFM2_MOE | {"routed_scaling_factor": 2.0}, "'routed_scaling_factor' is 2, not 1"),
     "every-second": (SmolLM3Config, {"no_rope_layer_interval": 2}, "other layers than every fourth have no rotary positions"),
 }
 
@@ -142,11 +152,20 @@ def expected_tensors(name):
             tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(tensor.shape)
         if architecture in ("gemma", "gemma2", "gemma3") and own.endswith("norm.weight"):
             tensor = tensor + 1
-        if architecture == "qwen35":
+        if architecture in ("qwen35", "qwen35moe"):
             tensor = of_qwen3_5(own, tensor)
         if own.endswith("conv.conv.weight"):
             tensor = tensor.squeeze(1)
-        own = own.replace("layer_scalar", "layer_scalar.weight").replace(".dt_bias", ".dt_proj.bias")  # as llama.cpp's converter calls them
+        if ".experts." in own:
+            gate, up, down = ("w1", "w3", "w2") if architecture == "lfm2moe" else ("gate_proj", "up_proj", "down_proj")
+            layer = own.rpartition(".")[0].removeprefix("model." if architecture == "lfm2moe" else "")  # as the converter calls them
+            for part, numbers in zip((gate, up), tensor.chunk(2, 1)) if own.endswith("gate_up_proj") else [(down, tensor)]:
+                out[names.get_name(f"{layer}.{part}.weight", (".weight",))] = numbers.contiguous()
+            continue
+        if own.endswith("shared_expert_gate.weight"):
+            tensor = tensor.squeeze(0)
+        # As llama.cpp's converter calls them.
+        own = own.replace("layer_scalar", "layer_scalar.weight").replace(".dt_bias", ".dt_proj.bias").replace("expert_bias", "expert_bias.bias")
         out[names.get_name(own, (".weight", ".bias"))] = tensor
     return out
 
@@ -165,10 +184,13 @@ class Files(unittest.TestCase):
                     for key, right in expected.items():
                         of_tokens = key in ("token_embd.weight", "output.weight", "per_layer_token_embd.weight")
                         wanted = gguf.GGMLQuantizationType.Q8_0 if kind == "q4_0" and of_tokens else chosen
-                        if right.dim() == 1 or key.endswith(("conv.weight", "conv1d.weight")):
+                        if right.dim() == 1 or key.endswith(("conv.weight", "conv1d.weight", "ffn_gate_inp.weight")):
                             wanted = gguf.GGMLQuantizationType.F32
                         self.assertEqual(tensors[key].tensor_type, wanted, key)
                         self.assertEqual(list(reversed(tensors[key].shape.tolist())), list(right.shape), key)
+                        if key.endswith("ssm_a"):  # an exponential, by another library
+                            torch.testing.assert_close(torch.tensor(tensors[key].data), right, rtol=1e-6, atol=0)
+                            continue
                         bytes_of = gguf.quants.quantize(right.numpy(), wanted).tobytes()
                         self.assertEqual(tensors[key].data.tobytes(), bytes_of, key)
 
@@ -211,6 +233,12 @@ class Files(unittest.TestCase):
         self.assertAlmostEqual(value(ministral, "mistral3.rope.scaling.attn_factor") * own, 1, 6)
         self.assertAlmostEqual(value(ministral, gguf.Keys.Attention.TEMPERATURE_SCALE.format(arch="mistral3")), 0.1, 6)
         self.assertEqual(value(ministral, "mistral3.rope.scaling.original_context_length"), 16)
+        lfm2 = gguf.GGUFReader(exported("lfm2_moe", "f32") / "model.gguf")
+        of_experts = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 32, "feed_forward_length": 96}
+        leading = {"leading_dense_block_count": 1, "expert_gating_func": gguf.ExpertGatingFuncType.SIGMOID}
+        self.assertEqual({key: value(lfm2, f"lfm2moe.{key}") for key in of_experts | leading}, of_experts | leading)
+        qwen3_5 = gguf.GGUFReader(exported("qwen3_5_moe", "f32") / "model.gguf")
+        self.assertEqual(value(qwen3_5, "qwen35moe.expert_shared_feed_forward_length"), 64)
 
     def test_transformers_loads_them_with_equal_logits(self):
         ids = torch.arange(40)[None]

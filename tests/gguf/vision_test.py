@@ -21,12 +21,13 @@ VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "n
 TEXT = {"vocab_size": 260, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
         "bos_token_id": None, "eos_token_id": 258, "pad_token_id": None}
 PIXELS = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 3, "rescale_factor": 1 / 255}
+QWEN3_VL = {"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"}
 # A folder of the oracle's, and what llama.cpp calls tensors that are no weights or biases of a module in gguf's table.
 MADE = {"smolvlm": {}, "gemma3": {"mm_input_projection_weight": "mm.input_projection.weight"},
         "internvl": {"cls_token": "v.class_embd", "position_embeddings": "v.position_embd.weight", "lambda_1": "ls1.weight",
                      "lambda_2": "ls2.weight", "multi_modal_projector.layer_norm": "mm.model.mlp.0",
                      "multi_modal_projector.linear_1": "mm.model.mlp.1", "multi_modal_projector.linear_2": "mm.model.mlp.3"},
-        "qwen2_vl": {}, "qwen2_5_vl": {}, "qwen3_vl": {"merger.norm": "v.post_ln", "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"},
+        "qwen2_vl": {}, "qwen2_5_vl": {}, "qwen3_vl": QWEN3_VL, "qwen3_vl_moe": QWEN3_VL,
         "lfm2-vl": {}, "paddleocr-vl": {}, "glm-ocr": {}, "mistral3": {}, "gemma4": {"position_embedding_table": "v.position_embd.weight"}}
 
 
@@ -94,7 +95,7 @@ class Vision(unittest.TestCase):
                 tensor = tensor.unflatten(0, (2, 2, -1)).transpose(1, 2).reshape(tensor.shape)
             if tensor.dim() == 2 and "patch_embed" in own:  # a row of pixels becomes a convolution
                 tensor = tensor.unflatten(1, (4, 4, 3)).permute(0, 3, 1, 2)
-            if ".qkv." in own and name != "qwen3_vl":
+            if ".qkv." in own and MADE.get(name) is not QWEN3_VL:
                 expected |= {known.replace("qkv", part): piece for part, piece in zip("qkv", tensor.chunk(3))}
             elif tensor.dim() == 5:  # a convolution for each of two frames
                 expected |= {known: tensor[:, :, 0], known + ".1": tensor[:, :, 1]}
@@ -145,6 +146,9 @@ class Vision(unittest.TestCase):
         deep, gemma4, paddle = values(exported("qwen3_vl")), values(exported("gemma4")), values(exported("paddleocr-vl"))
         self.assertEqual((deep["clip.vision.is_deepstack_layers"], deep["clip.vision.image_size"]), ([True, False], 24))  # learned positions of 6 x 6 patches
         self.assertEqual(values(gguf.GGUFReader(folder / "qwen3_vl.f32" / "model.gguf"))["qwen3vl.n_deepstack_layers"], 1)
+        exported("qwen3_vl_moe")
+        of_experts = values(gguf.GGUFReader(folder / "qwen3_vl_moe.f32" / "model.gguf"))
+        self.assertEqual((of_experts["general.architecture"], of_experts["qwen3vlmoe.n_deepstack_layers"]), ("qwen3vlmoe", 1))
         self.assertEqual((gemma4["clip.vision.image_mean"], gemma4["clip.vision.image_std"], gemma4["clip.vision.projector.scale_factor"]),
                          ([0] * 3, [1] * 3, 3))
         self.assertEqual((paddle["clip.vision.image_min_pixels"], paddle["clip.vision.image_max_pixels"]), (64, 2560))
