@@ -120,26 +120,46 @@ TEST_P(GenerationOnGpu, CapturedDeltaRulesReadPromptsAsEagerOnesDo) {
   expect_captured_to_be_eager(recurrent_decoder_config(), GetParam());
 }
 
+// A weight of small random numbers, or the codes of those that a scheme makes of them.
+ops::Parameter on_gpu_as(const char* scheme, Registry& registry, const at::Tensor& numbers) {
+  ops::Parameter parameter;
+  parameter.value = numbers.to(at::kBFloat16).to(gpu_device);
+  if (!*scheme) return parameter;
+  const fvlm_quantizer_query query = {.struct_size = sizeof query,
+                                      .device = ops::abi_device(gpu_device),
+                                      .dtype = ops::abi_dtype(at::kBFloat16),
+                                      .rows = numbers.size(0),
+                                      .cols = numbers.size(1)};
+  const ops::Quantizer quantizer(
+      ops::Backend<fvlm_quantizer_v1>(
+          select<fvlm_quantizer_v1>(registry, BackendPreference::of({"auto"}), query, scheme), gpu_device),
+      query);
+  parameter.packed = quantizer.pack(parameter.value);
+  parameter.scheme = scheme;
+  parameter.value = at::empty({1, 1}, at::TensorOptions().device(at::kMeta)).expand(numbers.sizes());
+  return parameter;
+}
+
 // Of few rows by a plugin, whose results are the same in any company; of more as in training.
-TEST_P(GenerationOnGpu, ExpertsOfFewRowsAreThoseOfMany) {
+void expect_experts_of_few_rows(const char* scheme, int64_t rows, int64_t inner) {
+  SCOPED_TRACE(fmt::format("{} of {}", *scheme ? scheme : "numbers", inner));
   const c10::InferenceMode without_autograd;
-  constexpr int64_t experts = 64, chosen = 4, width = 576, inner = 200;
-  const int64_t rows = GetParam();
+  constexpr int64_t experts = 64, chosen = 4, width = 576;
   Registry registry(bundled_plugins());
   registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
   ops::Operations operations(registry, {.device = gpu_device, .dtype = at::kBFloat16});
   const auto on_gpu = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(gpu_device); };
-  ops::Parameter gate_up, down;
-  gate_up.value = on_gpu(ops::random({experts * 2 * inner, width}, 1) * 0.1);
-  down.value = on_gpu(ops::random({experts * width, inner}, 2) * 0.2);
+  ops::Parameter gate_up = on_gpu_as(scheme, registry, ops::random({experts * 2 * inner, width}, 1) * 0.1),
+                 down = on_gpu_as(scheme, registry, ops::random({experts * width, inner}, 2) * 0.2);
   const ops::ExpertWeights weights{experts, ops::Weight(gate_up), ops::Weight(down)};
   // No two logits of a row are alike, so that which experts are chosen is clear.
   const at::Tensor order = at::argsort(ops::random({rows, experts}, 3), int64_t{1});
   const Value x(on_gpu(ops::random({rows, width}, 4))), logits(on_gpu((order - experts / 2) * 0.25));
   const ops::Routing routing{chosen, false, true, 0, 1.5, {}};
-  const bool are_few =
-      operations.few_rows_experts({rows, width, inner, experts, chosen}, FVLM_NORMALIZED_ROUTER, 0, 1.5) != nullptr;
-  EXPECT_EQ(are_few, rows <= 64);
+  const uint32_t codes = *scheme == 0 ? 0 : std::string(scheme) == "int8" ? FVLM_INT8_WEIGHTS : FVLM_INT4_WEIGHTS;
+  const bool are_few = operations.few_rows_experts({rows, width, inner, experts, chosen},
+                                                   codes | FVLM_NORMALIZED_ROUTER, 0, 1.5) != nullptr;
+  EXPECT_EQ(are_few, rows <= 64 && (codes == 0 || inner % 32 == 0));
   ops::Tape none(ops::Tape::Mode::forward_only);
   const auto products = ops::expert_products(gpu_device, at::kBFloat16, experts, width, inner);
   const at::Tensor y = ops::mixture(none, operations, x, logits, routing, weights, products).data,
@@ -148,12 +168,18 @@ TEST_P(GenerationOnGpu, ExpertsOfFewRowsAreThoseOfMany) {
                        ops::mix_experts(none, operations, x, ops::route(none, logits, routing), weights, products).data;
   EXPECT_TRUE(at::equal(y, again));
   const double largest = plain.abs().max().item<double>(), apart = (y - plain).abs().max().item<double>();
+  EXPECT_GT(largest, 0);
   EXPECT_LT(apart, 0.02 * largest) << "of at most " << largest;
   for (int64_t row = 0; are_few && row < rows; ++row) { // whichever other rows there are
     const Value alone(x.data.narrow(0, row, 1)), own(logits.data.narrow(0, row, 1));
     EXPECT_TRUE(at::equal(ops::mixture(none, operations, alone, own, routing, weights, products).data[0], y[row]))
         << row;
   }
+}
+
+TEST_P(GenerationOnGpu, ExpertsOfFewRowsAreThoseOfMany) {
+  for (const char* scheme : {"", "int8", "int4"})
+    for (const int64_t inner : {200, 256}) expect_experts_of_few_rows(scheme, GetParam(), inner);
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, GenerationOnGpu, testing::Values(1, 7, 24, 70));
