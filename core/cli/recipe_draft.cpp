@@ -117,8 +117,7 @@ std::string stage_text(const RecipeDraft& draft) {
   add("epochs", fmt::format("{}", draft.epochs));
   add("batch", fmt::format("{}", draft.batch));
   if (!draft.held_out.empty()) {
-    constexpr int64_t evaluations = 10; // in the whole stage
-    text += fmt::format("    evaluation = {{\n      every = {},\n", std::max<int64_t>(1, draft.steps() / evaluations));
+    text += fmt::format("    evaluation = {{\n      every = {},\n", draft.a_tenth());
     std::string measured = quoted(draft.measure);
     if (draft.measure == "answer") measured += fmt::format(", max_new_tokens = {}", *draft.max_new_tokens);
     if (!draft.evaluation_mode.empty()) measured += ", modes = " + quoted(draft.evaluation_mode);
@@ -141,16 +140,23 @@ int64_t RecipeDraft::steps() const {
   return (epochs * samples() + batch - 1) / batch;
 }
 
+int64_t RecipeDraft::a_tenth() const {
+  return std::max<int64_t>(1, steps() / 10);
+}
+
 std::string RecipeDraft::lua() const {
   std::string text;
   for (const std::string& line : about) text += comment(line);
   text += "local fvlm = require \"fvlm\"\n\n" + mix_text(*this);
-  // A short run by itself would have no curve: its few lines of metrics are means over ten steps each.
-  constexpr int64_t lines = 10;
-  const int64_t log_every = std::max<int64_t>(1, steps() / lines);
-  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}{}\n{}}}\n", quoted(name), model_text(*this),
-                      log_every < plan::Plan().log_every ? fmt::format("  log_every = {},\n", log_every) : "",
-                      stage_text(*this));
+  // A short run by itself would have no curve, as its few lines of metrics are means over ten steps each, and no
+  // checkpoint before its end.
+  const auto often = [tenth = a_tenth()](const char* form, int64_t usual) {
+    return tenth < usual ? fmt::format(fmt::runtime(form), tenth) : "";
+  };
+  const plan::Plan usual;
+  text += fmt::format("return fvlm.recipe {{\n  name = {},\n{}{}{}\n{}}}\n", quoted(name), model_text(*this),
+                      often("  log_every = {},\n", usual.log_every),
+                      often("  checkpoint = {{ every = {} }},\n", usual.checkpoint.every), stage_text(*this));
   return text;
 }
 

@@ -44,6 +44,7 @@ struct RecipeDraft {
 
   int64_t samples() const; // of train
   int64_t steps() const;
+  int64_t a_tenth() const; // of the steps, at least 1
   bool learns_preferences() const { return objective == "dpo" || objective == "kto"; }
   bool embeds() const { return objective == "contrastive"; }
   std::string lua() const;

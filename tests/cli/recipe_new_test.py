@@ -50,7 +50,7 @@ class RecipeNew(unittest.TestCase):
         stage = plan("answers")["stages"][0]
         self.assertEqual([source["weight"] for source in stage["data"]["sources"]], [96, 64])
         self.assertEqual(stage["evaluation"]["every"], 4)  # ten times in 40 steps
-        self.assertEqual(plan("answers")["log_every"], 4)
+        self.assertEqual((plan("answers")["log_every"], plan("answers")["checkpoint"]["every"]), (4, 4))
         self.assertNotIn("chat_template", text)  # the folder's is none, or ChatML
         # As the run that trained the model read them, and measured as `generate` will read them.
         trained = json.loads((folder / "model/plan.json").read_text())["plan"]
