@@ -589,7 +589,7 @@ function fvlm.contrastive(table) end
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
 ---@field first? number|number[]|fun(progress: number): number Only the first N labels of each span. May be a function of the stage's progress, whose values are rounded; `first.TERM` in the metrics then says where it is. In tokens.
 ---@field position_weights? (number)[] Weights of the first, second, ... label of each span; further labels have the last weight. The term is the weighted mean. Default: all labels count alike.
----@field temperature? number Temperature of both distributions; above 1 is softer. Default: `1`.
+---@field temperature? number Temperature of both distributions; above 1 is softer. The divergence is multiplied by its square, so that gradients keep their size. Default: `1`.
 ---@field cache_teacher? boolean Compute the teacher's hidden states of the labels once, before training, and cache them on disk. Steps then only apply its output head to them, and packs hold no texts of the teacher. Where the model is its own teacher, its decoder must be frozen. Default: `false`.
 ---@field weight? number|number[]|fun(progress: number): number Factor on this term in the sum. May be a function of the stage's progress. Default: `1`.
 

@@ -21,7 +21,9 @@ Settings kl_settings() {
                    "compared with the model's"}})),
              "What the teacher reads. Default: sample.");
   label_fields(type);
-  type.field("temperature", &Kl::temperature, number(above(0)), "Temperature of both distributions; above 1 is softer.")
+  type.field("temperature", &Kl::temperature, number(above(0)),
+             "Temperature of both distributions; above 1 is softer. The divergence is multiplied by its square, so "
+             "that gradients keep their size.")
       .field("cache_teacher", &Kl::cache_teacher, boolean(),
              "Compute the teacher's hidden states of the labels once, before training, and cache them on disk. Steps "
              "then only apply its output head to them, and packs hold no texts of the teacher. Where the model is its "
