@@ -142,6 +142,12 @@ int serve_model(Arguments arguments) {
   serve::AnswerService service(model.generator, model.tokenizer, model.prompts, limits,
                                serve::AnswerService::Start::prepared);
   serve::RequestLimits requests;
+  try {
+    requests.takes_parts = model.prompts.chat().takes_parts();
+  } catch (const Error& error) {
+    log_warning("the model has no chat template, so that it answers /v1/completions and no conversations: {}",
+                error.what());
+  }
   const FramePreparation preparation = model.input.media.preparation();
   const bool has_cells = preparation.has_cells();
   int64_t video_frames = preparation.most_frames(model.input.media.max_frames);
@@ -151,9 +157,10 @@ int serve_model(Arguments arguments) {
   const int64_t positions = model.generator.config().decoder.max_position_embeddings,
                 usual_tokens = limits.max_tokens.value_or(std::min(serve::usual_tokens(limits, 0), positions));
   requests.most_tokens = std::max({requests.most_tokens, positions, usual_tokens});
-  requests.most_images = std::max(requests.most_images, video_frames);
+  requests.most_images = model.rows.text_only ? 0 : std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);
+  requests.max_tokens = limits.max_tokens;
   if (!parsed->flag("plain-sampling")) recommend(model.folder, requests.usual_sampling);
   serve::ApiServer api(service, model.prompts,
                        {name, adapters, token, requests, usual_tokens, model.generator.has_attention(), video_frames,

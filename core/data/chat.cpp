@@ -225,6 +225,10 @@ std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::stri
   return std::move(out.ids);
 }
 
+bool ChatTemplate::takes_parts() const {
+  return own_ && own_->takes_parts();
+}
+
 const ToolCallForm* ChatTemplate::tool_call_form() const {
   return own_tools_ ? own_tools_->tool_call_form() : own_ ? own_->tool_call_form() : nullptr;
 }

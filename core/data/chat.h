@@ -52,6 +52,8 @@ class ChatTemplate {
   std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt,
                               const TemplateValues& values = {}) const;
 
+  // Whether it writes a message's content part by part, where there are several; ChatML does not.
+  bool takes_parts() const;
   // See OwnTemplate; of ChatML null.
   const ToolCallForm* tool_call_form() const;
   // The same; of ChatML those that the tokenizer has tokens for, and no switch.

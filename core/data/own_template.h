@@ -98,6 +98,8 @@ class OwnTemplate {
   const std::optional<ThinkingSwitch>& thinking_switch() const { return thinking_switch_; }
   // What the template writes for an image among the parts of a turn; nothing: it leaves images out.
   std::optional<std::string> image_token() const;
+  // Whether it writes the content of a turn that is a list of parts.
+  bool takes_parts() const { return takes_parts_; }
 
  private:
   ChatText render_plainly(std::span<const Turn> turns, bool prompt, const TemplateValues& values = {}) const;

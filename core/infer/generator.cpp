@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "model/batch_file.h"
 #include "model/loading.h"
 #include "model/size_class.h"
@@ -140,9 +141,11 @@ int64_t Generator::require_room(const Sample& sample) const {
                 positions = config().decoder.max_position_embeddings;
   if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
-    throw PromptTooLong(ErrorKind::data, "{} frames{} and {} tokens leave nothing of the decoder's {} positions",
-                        frames, rows - tokens == frames ? "" : fmt::format(" of {} rows in all", rows - tokens), tokens,
-                        positions);
+    throw PromptTooLong(ErrorKind::data,
+                        "the model's maximum context length is {} tokens, of which the prompt's {} tokens{} leave "
+                        "nothing for an answer",
+                        positions, tokens,
+                        frames == 0 ? "" : fmt::format(" and {} in {} rows", counted(frames, "frame"), rows - tokens));
   return rows;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,7 +77,9 @@ constexpr Kind kinds[]{{"json", "guided_json", of_schema},
                        {"grammar", "guided_grammar", of_grammar}};
 
 grammar::Grammar of_structured_outputs(const Ordered& wanted) {
-  if (wanted.is_object() && wanted.size() == 1)
+  // Clients that name every key send null, or false for switches of how the schema is read.
+  const auto is_given = [](const Ordered& value) { return !value.is_null() && value != false; };
+  if (wanted.is_object() && std::ranges::count_if(wanted, is_given) == 1)
     for (const Kind& kind : kinds)
       if (const Ordered* const value = member(wanted, kind.key)) return kind.read(*value);
   throw Error(ErrorKind::usage,
@@ -117,7 +120,8 @@ std::shared_ptr<const grammar::Grammar> answer_form_of(const RequestFields& fiel
        [&](const Ordered& value) { return of_format(value, format_field, is_response); });
   read("structured_outputs", find("structured_outputs", fields.asks("structured_outputs")), of_structured_outputs);
   for (const Kind& kind : kinds) read(kind.field, find(kind.field, fields.find(kind.field)), kind.read);
-  read("grammar", find("grammar", fields.asks("grammar")), of_grammar); // llama.cpp's
+  read("json_schema", find("json_schema", fields.find("json_schema")), of_schema); // llama.cpp's, and the next
+  read("grammar", find("grammar", fields.asks("grammar")), of_grammar);
   return form;
 }
 

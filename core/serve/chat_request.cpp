@@ -116,6 +116,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
     request.stream_usage = RequestFields(*options).flag("include_usage");
   }
   request.attention = fields.flag("attention");
+  request.includes_thoughts = !fields.find("include_reasoning") || fields.flag("include_reasoning");
   request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
   const int64_t fewest = request.echo ? 0 : 1;
   request.max_tokens = max_tokens_of(fields, form, fewest, limits);
@@ -244,7 +245,6 @@ ChatRequest parse_chat(std::string_view body, const RequestLimits& limits) {
     throw wrong_field("top_logprobs", "it goes with \"logprobs\": true");
   request.template_variables = template_variables_of(fields);
   request.reasoning_effort = effort_of(fields, "reasoning_effort", "reasoning_effort");
-  request.includes_thoughts = !fields.find("include_reasoning") || fields.flag("include_reasoning");
   const Json* messages = fields.find("messages");
   Contents(request, limits).add_messages(messages ? *messages : Json(), "messages");
   return request;
@@ -349,6 +349,9 @@ std::vector<ChatRequest> parse_completions(std::string_view body, const RequestL
   const RequestFields fields(document);
   ChatRequest request = common(fields, body, limits, ApiForm::completion);
   request.top_logprobs = fields.integer("logprobs", 0, 5);
+  constexpr int64_t usual_tokens = 16; // OpenAI's, for texts alone
+  if (!request.max_tokens && !limits.max_tokens)
+    request.max_tokens = std::max(usual_tokens, request.stop_rules.min_tokens);
   return with_texts_of("prompt", std::move(request), fields, limits, limits.most_prompts);
 }
 

@@ -21,8 +21,8 @@ namespace fvlm::serve {
 
 struct RequestLimits {
   int64_t most_tokens = 4096; // of an answer, or the model's positions where these are more
-  int64_t most_images = 64;
-  int64_t most_answers = 8; // n
+  int64_t most_images = 64;   // 0: the model reads text alone
+  int64_t most_answers = 8;   // n
   // What it takes to read the pictures and texts of a request, which holds up the answers of others.
   int64_t most_pixels = int64_t{96} << 20; // of all images together
   int64_t most_text = int64_t{1} << 20;    // bytes of all messages together
@@ -30,6 +30,8 @@ struct RequestLimits {
   int64_t most_prompts = 256;           // of a request for continued texts, all of which wait at once
   int64_t most_inputs = 2048;           // of a request for embeddings
   bool has_images_beside_video = false; // in one request
+  bool takes_parts = false; // the chat template gets the parts of a message; otherwise their texts, a line each
+  std::optional<int64_t> max_tokens; // of an answer whose request sets none, where the server does
   // How answers are drawn whose requests do not say it.
   infer::Sampling usual_sampling = {.temperature = 1};
 };

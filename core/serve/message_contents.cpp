@@ -192,7 +192,13 @@ std::string Contents::read(const Json& content, const std::string& where, const 
   if (content.is_string()) return text(content.get<std::string>(), where, role == "user");
   if (!content.is_array()) throw wrong_field(where, "expected a text or a list of parts, got " + shortened(content));
   std::string all;
-  for (size_t i = 0; i < content.size(); ++i) all += read_part(content[i], fmt::format("{}[{}]", where, i), role);
+  const auto is_text = [&](size_t i) { // or an input_text, or an output_text
+    return content[i].is_object() && RequestFields(content[i]).text("type").ends_with("text");
+  };
+  for (size_t i = 0; i < content.size(); ++i) {
+    if (!limits_.takes_parts && i > 0 && is_text(i - 1) && is_text(i)) all += '\n';
+    all += read_part(content[i], fmt::format("{}[{}]", where, i), role);
+  }
   return all;
 }
 
@@ -242,6 +248,7 @@ void Contents::add_video(const Json& part, const std::string& type, const std::s
   if (limits_.has_images_beside_video && request_.video) throw wrong_field(where, "a request has one video");
   if (!limits_.has_images_beside_video && !request_.images.empty()) throw wrong_field(where, one_video);
   request_.video = {.first = request_.images.size()};
+  if (limits_.most_images == 0) throw wrong_field(where, "the model reads text alone, and got a video");
   if (type == "video_url") return request_.images.push_back(file_at(part, "video", where));
   const Json* frames = RequestFields(part).find("video");
   if (!frames || !frames->is_array() || frames->empty()) throw wrong_field(where, expected);
@@ -252,6 +259,7 @@ void Contents::add_video(const Json& part, const std::string& type, const std::s
 
 void Contents::add_image(std::string file, const std::string& where) {
   const size_t number = request_.images.size();
+  if (limits_.most_images == 0) throw wrong_field(where, "the model reads text alone, and got a picture");
   if (std::ssize(request_.images) >= limits_.most_images)
     throw wrong_field(where, fmt::format("at most {} images are taken", limits_.most_images));
   try {

@@ -25,6 +25,12 @@ int64_t frames_in(const AnswerJob& job) {
   return frames;
 }
 
+// Where a request has its prompt.
+const char* prompt_field(const ChatRequest& request) {
+  if (request.response_fields || (request.embedding && !request.is_chat)) return "input";
+  return request.is_chat ? "messages" : "prompt";
+}
+
 } // namespace
 
 PromptQueue::PromptQueue(const infer::Generator& generator, const PromptWriter& prompts, int64_t threads, Finish finish)
@@ -119,6 +125,8 @@ bool PromptQueue::write(AnswerJob& job) const {
     if (job.request.video) job.request.video->source.reset();
     job.listener->release_files();
     return true;
+  } catch (infer::PromptTooLong& error) {
+    finish_(job, &error.at(prompt_field(job.request)));
   } catch (const Error& error) {
     finish_(job, &error);
   } catch (const std::exception& error) { // out of memory, for example

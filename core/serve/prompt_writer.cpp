@@ -57,9 +57,19 @@ PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& prepa
 }
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
-    : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)),
-      chat_(tokenizer, visual_rows, settings_.chat_template), embedding_tokens_(tokenizer),
-      chat_with_tools_(settings_.chat_template ? std::nullopt : chatml_with_tools(tokenizer, visual_rows)) {}
+    : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)), embedding_tokens_(tokenizer),
+      chat_with_tools_(settings_.chat_template ? std::nullopt : chatml_with_tools(tokenizer, visual_rows)) {
+  try {
+    chat_.emplace(tokenizer, visual_rows, settings_.chat_template);
+  } catch (const Error& error) {
+    no_chat_ = error;
+  }
+}
+
+const ChatTemplate& PromptWriter::chat() const {
+  if (no_chat_) throw *no_chat_;
+  return *chat_;
+}
 
 // The key of a frame is its file and its place among the file's frames, which is less to read than its pixels are.
 PromptFrames PromptWriter::decode(const ChatRequest& request, std::vector<std::string>& keys) const {
@@ -179,7 +189,7 @@ std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, Written
   if (request.tokens.empty()) {
     const std::string& text = request.turns.at(0).text;
     if (request.echo) written.echo = text;
-    return request.embedding ? embedding_tokens_.of(text).ids : tokenizer_.encode(text, SpecialTokens::as_text);
+    return request.embedding ? embedding_tokens_.of(text).ids : tokenizer_.encode(text);
   }
   require_known(request.tokens, request.embedding ? "input" : "prompt");
   if (request.echo) written.echo = tokenizer_.decode(request.tokens);
@@ -189,8 +199,12 @@ std::vector<TokenId> PromptWriter::continued(const ChatRequest& request, Written
 std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<const Turn> turns,
                                           WrittenPrompt& written) const {
   const std::string& system = request.system ? *request.system : settings_.system;
+  if (no_chat_)
+    throw Error(ErrorKind::usage, "the model has no chat template: {}", no_chat_->what())
+        .at("messages")
+        .advise("send the whole prompt to /v1/completions");
   const bool has_calls = std::ranges::any_of(turns, [](const Turn& turn) { return turn.fields != nullptr; });
-  const ChatTemplate& chat = chat_with_tools_ && (request.tools || has_calls) ? *chat_with_tools_ : chat_;
+  const ChatTemplate& chat = chat_with_tools_ && (request.tools || has_calls) ? *chat_with_tools_ : this->chat();
   written.tool_calls = request.tools ? chat.tool_call_form() : nullptr;
   if ((request.tools || has_calls) && !chat.tool_call_form())
     throw Error(ErrorKind::usage, "{}: the model's chat template calls no tools, or in a form that is not known here",

@@ -42,13 +42,16 @@ PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& prepa
 
 class PromptWriter {
  public:
-  // The tokenizer must outlive it. Throws Error(data) where it does not have what the chat template needs.
+  // The tokenizer must outlive it.
   PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings);
 
-  // Throws Error for images that cannot be decoded and conversations that the template refuses. [any thread]
+  // What writes conversations. Throws Error(data) where the model has none: no template, or tokens that it needs.
+  const ChatTemplate& chat() const;
+  // Throws Error for images that cannot be decoded, conversations that the template refuses, and, where there is none,
+  // all of them. [any thread]
   WrittenPrompt write(const ChatRequest& request) const;
   // By which chats without tools turn thinking on and off; nothing: the model's template has none.
-  std::optional<ThinkingSwitch> thinking_switch() const { return chat_.thinking_switch(); }
+  std::optional<ThinkingSwitch> thinking_switch() const { return chat_ ? chat_->thinking_switch() : std::nullopt; }
   // What stands before a text of a given form.
   grammar::Preface preface_of(const Thinking& thinking) const;
   // Throws Error(usage) at `field` for tokens that the model's tokenizer does not have. [any thread]
@@ -77,7 +80,8 @@ class PromptWriter {
   const Tokenizer& tokenizer_;
   plan::VisualRows visual_rows_;
   PromptSettings settings_;
-  ChatTemplate chat_;
+  std::optional<ChatTemplate> chat_;
+  std::optional<Error> no_chat_; // why there is none
   EmbeddingTokens embedding_tokens_;
   const std::optional<ChatTemplate> chat_with_tools_; // where `chat_` has no place for them
 };

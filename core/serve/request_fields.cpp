@@ -20,6 +20,9 @@ bool asks_for_nothing(const std::string& name, const Json& value) {
   static const std::multimap<std::string, Json> usual = {
       {"tool_choice", "none"},   {"tool_choice", "auto"}, {"function_call", "none"},
       {"function_call", "auto"}, {"length_penalty", 1},   {"modalities", Json::array({"text"})},
+      {"n_predict", -1},         {"repeat_penalty", 1},   {"typical_p", 1},
+      {"dynatemp_range", 0},     {"xtc_probability", 0},  {"dry_multiplier", 0},
+      {"top_n_sigma", -1},       {"mirostat", 0},
   };
   if (name == "skip_special_tokens" || name == "add_generation_prompt") return value == Json(true);
   const auto [first, last] = usual.equal_range(name);
@@ -142,6 +145,8 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
       if (name.starts_with("tool")) error.advise("send them to /v1/chat/completions or /v1/responses");
       if (name == "previous_response_id" || name == "conversation" || name == "background")
         error.advise("nothing is kept between two requests; send the whole conversation as input");
+      if (name == "n_predict") error.advise("it is called max_tokens here");
+      if (name == "repeat_penalty") error.advise("it is called repetition_penalty here");
       if (name == "regex" || name == "ebnf") error.advise("structured_outputs takes json, regex, choice and grammar");
       throw error;
     }
@@ -153,6 +158,9 @@ void refuse_unsupported(const RequestFields& fields, ApiForm form) {
   // vLLM's and SGLang's
   fields.refuse({"regex", "ebnf", "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
                  "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens"});
+  // llama.cpp's
+  fields.refuse({"n_predict", "repeat_penalty", "typical_p", "dynatemp_range", "xtc_probability", "dry_multiplier",
+                 "top_n_sigma", "mirostat"});
   if (form != ApiForm::completion)
     fields.refuse({"echo", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
                    "mm_processor_kwargs"});

@@ -189,7 +189,7 @@ BODIES = [
     ("two files of videos", chat(video(data_url(gif(4, 4, 2), "video/gif"))["messages"][0]["content"] * 2), 400, "one video"),
     ("a video's file without an address", chat([{"type": "video_url"}]), 400, "expected"),
     ("a part of another type", chat([{"type": "file", "file": {"file_id": "/etc/passwd"}}]), 400, "parts are of type"),
-    ("the mark of an image", chat("<image>"), 200, "choices"), ("150,000 marks", chat("<video>" * 149_000), 400, "positions"),
+    ("the mark of an image", chat("<image>"), 200, "choices"), ("150,000 marks", chat("<video>" * 149_000), 400, "maximum context length"),
     ("HTML", chat("<script>alert(1)</script>"), 200, "choices"), ("a terminal's control characters", chat("\x1b]0;x\x07\x1b[2J"), 200, "choices"),
     ("text from right to left", chat("\u202eabc\u200b\ufeff"), 200, "choices"),
     ("a template in the system's text", {"messages": [{"role": "system", "content": "{{ 7 * 7 }}{% for x in range(9**9) %}x{% endfor %}"},

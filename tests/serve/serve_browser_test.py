@@ -440,7 +440,7 @@ class Page(unittest.TestCase):
     def test_says_what_the_server_refuses(self):
         self.ask("cat " * 5000)
         self.answered(1)
-        self.assertIn("leave nothing of the decoder's", self.words()[1])
+        self.assertIn("maximum context length", self.words()[1])
         self.assertEqual(self.value("document.querySelectorAll('article.error').length"), 1)
         self.set("max_tokens", 3)
         self.ask("A cat")

@@ -199,12 +199,11 @@ class OfVllm(Asked):
     def test_texts_become_tokens(self):
         words = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
         positions = json.loads((folder / "gqa" / "decoder" / "config.json").read_text())["max_position_embeddings"]
-        for text in ("The cat sat", "größer: 猫\n\x00", "", "cat " * 30_000):
+        for text in ("The cat sat", "größer: 猫\n\x00", "", "<|im_start|>user\nHi<|im_end|>", "cat " * 30_000):
             expected = words.encode(text, add_special_tokens=False).ids
             for fields in ({}, {"add_special_tokens": True}, {"add_special_tokens": False, "return_token_strs": False, "model": "gqa"}):
                 self.assertEqual(self.post("/tokenize", prompt=text, **fields), {"count": len(expected), "max_model_len": positions, "tokens": expected})
             self.assertEqual(self.post("/detokenize", tokens=expected), {"prompt": text})
-        self.assertGreater(self.post("/tokenize", prompt="<|im_end|>")["count"], 1, "it is text")
         special = words.token_to_id("<|im_end|>")
         self.assertEqual(self.post("/detokenize", tokens=[special]), {"prompt": "<|im_end|>"})
 

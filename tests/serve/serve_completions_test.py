@@ -179,7 +179,7 @@ class Completions(WithOpenAi, unittest.TestCase):
         for prompt, words_of_it in (([], "expected a text"), ({"text": "x"}, "expected a text"), ([[]], "expected a text"), ([1, "a"], "expected tokens"),
                                     ([1, -1], "expected tokens"), ([1.5], "expected tokens"), ([[1], [2, None]], "expected tokens"),
                                     ([2**40], "expected tokens"), ([100_000], "is beyond the"), ([["a"]], "expected tokens"), ("", "prompt"),
-                                    (["a", ""], "prompt"), (["a"] * 65, "at most 64 prompts"), (list(range(200)) * 50, "positions")):
+                                    (["a", ""], "prompt"), (["a"] * 65, "at most 64 prompts"), (list(range(200)) * 50, "maximum context length")):
             with self.subTest(prompt=str(prompt)[:40]):
                 self.assertIn(words_of_it, self.refusal(prompt))
         status, text, _ = self.server.send("/v1/completions", {"prompt": ["a", [10**6]], "stream": True, "temperature": 0})

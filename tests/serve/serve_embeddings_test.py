@@ -132,7 +132,7 @@ class Embeddings(WithOpenAi, unittest.TestCase):
                               ({"input": [None]}, "expected a text"), ({"input": "a", "messages": [user("b")]}, "either an input or messages"),
                               ({"input": "a", "dimensions": 0}, "dimensions"), ({"input": "a", "dimensions": 10_000}, "dimensions"),
                               ({"input": "a", "encoding_format": "int8"}, "float or base64"), ({"input": [10 ** 6]}, "input: token 1000000"),
-                              ({"input": ["a"] * 2049}, "at most 2048 inputs"), ({"input": "y" * 5000}, "positions")):
+                              ({"input": ["a"] * 2049}, "at most 2048 inputs"), ({"input": "y" * 5000}, "maximum context length")):
             self.assertIn(word, self.post(400, **request)["error"]["message"])
         self.assertEqual(self.post(404, input="a", model="other")["error"]["param"], "model")
         status, body, _ = self.server.send("/v1/embeddings")

@@ -8,7 +8,8 @@ import socket
 import time
 import unittest
 
-from against_oracle import folder, tool
+import forked_program
+from against_oracle import engine, folder, tool
 from running_server import Server, WithServer, make_endless, picture, user, with_image
 
 
@@ -52,11 +53,54 @@ class Requests(WithServer, unittest.TestCase):
         self.assertEqual(json.loads(self.server.send("/detokenize", {"tokens": continued})[1])["prompt"], spelled)
 
     def test_errors_have_openais_codes(self):
-        for code, path, body in (("context_length_exceeded", "/v1/chat/completions", {"messages": [user("cat " * 5000)]}),
-                                 ("context_length_exceeded", "/v1/embeddings", {"input": "cat " * 5000}),
-                                 ("model_not_found", "/v1/chat/completions", {"messages": [user("Hi")], "model": "gpt"}),
-                                 ("model_not_found", "/v1/models/gpt", None), (None, "/v1/chat/completions", {"messages": []})):
-            self.assertEqual(json.loads(self.server.send(path, body)[1])["error"]["code"], code)
+        long, too_long = "cat " * 5000, "context_length_exceeded"
+        for code, field, path, body in ((too_long, "messages", "/v1/chat/completions", {"messages": [user(long)]}),
+                                        (too_long, "prompt", "/v1/completions", {"prompt": long}),
+                                        (too_long, "input", "/v1/responses", {"input": long}),
+                                        (too_long, "input", "/v1/embeddings", {"input": long}),
+                                        ("model_not_found", "model", "/v1/chat/completions", {"messages": [user("Hi")], "model": "gpt"}),
+                                        ("model_not_found", "model", "/v1/models/gpt", None),
+                                        (None, "messages", "/v1/chat/completions", {"messages": []})):
+            error = json.loads(self.server.send(path, body)[1])["error"]
+            self.assertEqual((error["code"], error["param"]), (code, field), path)
+            if code == too_long:
+                self.assertIn("maximum context length is 512 tokens", error["message"])
+
+    def test_texts_spell_special_tokens_and_messages_do_not(self):
+        spelled = "<|im_start|>user\nHi<|im_end|>\n"
+        def tokens(request):
+            return json.loads(self.server.send("/tokenize", request)[1])["tokens"]
+        begin, end = (tokens({"prompt": token}) for token in ("<|im_start|>", "<|im_end|>"))
+        self.assertEqual((len(begin), len(end)), (1, 1))
+        written = tokens({"prompt": spelled})
+        self.assertEqual((written[0], written[-2]), (begin[0], end[0]))
+        in_chat = tokens({"messages": [user(spelled)]})
+        self.assertEqual(in_chat.count(begin[0]), tokens({"messages": [user("Hi")]}).count(begin[0]))
+        asked = {"max_tokens": 1, "temperature": 0, "logprobs": 0, "echo": True}
+        by_text, by_tokens = (json.loads(self.server.send("/v1/completions", {"prompt": prompt} | asked)[1])["choices"][0]["logprobs"]["token_logprobs"]
+                              for prompt in (spelled, written))
+        self.assertEqual(by_text, by_tokens)
+
+    def test_texts_of_a_message_are_lines(self):
+        parts = [{"type": "text", "text": text} for text in ("One.", "Two.")]
+        self.assertEqual(self.written({"role": "user", "content": parts}), self.written(user("One.\nTwo.")))
+        self.assertEqual(self.written({"role": "system", "content": parts}, user("Hi")), self.written({"role": "system", "content": "One.\nTwo."}, user("Hi")))
+
+    def test_texts_have_16_tokens_unless_they_say_it(self):
+        for fields, expected in (({}, 16), ({"min_tokens": 20}, 20), ({"max_tokens": 18}, 18)):
+            answer = json.loads(self.server.send("/v1/completions", {"prompt": "It is", "ignore_eos": True} | fields)[1])
+            self.assertEqual(answer["usage"]["completion_tokens"], expected)
+
+    def test_what_other_servers_take_is_read_or_refused(self):
+        choice = {"structured_outputs": {"json": None, "regex": None, "choice": ["yes", "no"], "grammar": None, "disable_any_whitespace": False}}
+        schema = {"json_schema": {"enum": ["yes", "no"]}}
+        for fields in (choice, schema):
+            self.assertIn(self.server.ask(user("Well?"), max_tokens=16, **fields), ("yes", "no", '"yes"', '"no"'))
+        for fields in ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"n_predict": 5}, {"repeat_penalty": 1.1}, {"mirostat": 2}):
+            status, text, _ = self.server.send("/v1/chat/completions", {"messages": [user("Hi")]} | fields)
+            self.assertEqual((status, json.loads(text)["error"]["param"]), (400, *fields))
+        usual = {"n_predict": -1, "repeat_penalty": 1.0, "mirostat": 0, "top_n_sigma": -1.0, "dry_multiplier": 0.0}
+        self.assertEqual(self.server.send("/v1/chat/completions", {"messages": [user("Hi")], "max_tokens": 1} | usual)[0], 200)
 
 
 class Settings(unittest.TestCase):
@@ -78,6 +122,24 @@ class Settings(unittest.TestCase):
             self.assertEqual(status, 400, text)
             limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
             self.assertEqual((limits["usual_tokens"], limits["max_tokens"]), (rows, positions))
+
+    def test_a_model_without_a_chat_template_continues_texts(self):
+        plain = folder / "plain"
+        shutil.copytree(folder / "gqa", plain)
+        path = plain / "decoder" / "tokenizer.json"
+        path.write_text(path.read_text().replace("<|im_start|>", "<|start|>"))
+        with Server("--image-size", 28, model="plain") as server:
+            self.assertIn("the model has no chat template", server.log)
+            self.assertEqual(server.send("/v1/completions", {"prompt": "It is", "max_tokens": 2})[0], 200)
+            self.assertEqual(server.send("/v1/embeddings", {"input": "It is"})[0], 200)
+            for path, request in (("/v1/chat/completions", {"messages": [user("Hi")]}), ("/tokenize", {"messages": [user("Hi")]}), ("/v1/responses", {"input": "Hi"})):
+                status, text, _ = server.send(path, request)
+                self.assertEqual(status, 400)
+                self.assertIn("the model has no chat template", json.loads(text)["error"]["message"])
+        for verb in (["chat"], ["generate", "--prompt", "Hi"]):
+            result = forked_program.run([engine, verb[0], plain, *verb[1:], "--image-size", "28"])
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("the tokenizer has no special token '<|im_start|>'", result.stdout + result.stderr)
 
     def test_the_body_of_a_request_counts_until_it_is_read(self):
         mebibyte = 1 << 20

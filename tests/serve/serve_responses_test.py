@@ -141,9 +141,9 @@ class Answers(Asked):
         self.assertEqual(response.usage.input_tokens - without, 1, "a row of the decoder for the picture")
         self.assertEqual(response.output_text, self.chat_text(with_image("And this?", picture())))
         self.assertNotEqual(response.output_text, self.text("And this?"))
-        turns = [{"role": "user", "content": "Hi"}, *(item.to_dict() for item in self.ask("Hi").output), message("user", part("And "), part("then?"))]
+        turns = [{"role": "user", "content": "Hi"}, *(item.to_dict() for item in self.ask("Hi").output), message("user", part("And"), part("then?"))]
         said = self.text("Hi")
-        self.assertEqual(self.text(turns), self.chat_text(user("Hi"), {"role": "assistant", "content": said}, user("And then?")))
+        self.assertEqual(self.text(turns), self.chat_text(user("Hi"), {"role": "assistant", "content": said}, user("And\nthen?")))
         refused = [user("Hi"), message("assistant", {"type": "refusal", "refusal": "No."}), user("Why?")]
         self.assertEqual(self.text(refused), self.chat_text(user("Hi"), {"role": "assistant", "content": "No."}, user("Why?")))
 

@@ -202,7 +202,7 @@ class Trouble(unittest.TestCase):
             (400, "expected n, which is 1, got 3", chat, asked | {"best_of": 3}),
             (400, "expected tokens", "/v1/completions", {"prompt": [1, "Ho"]}),
             (404, "has the model 'gqa'", "/v1/models/gpt", None), (404, "has the model 'gqa'", "/v1/models/gqa%", None),
-            (400, "leave nothing of the decoder's", chat, {"messages": [user("cat " * 5000)]}),
+            (400, "maximum context length", chat, {"messages": [user("cat " * 5000)]}),
             (404, "has the model 'gqa'", chat, asked | {"model": "gpt"}),
             (404, "no such path", "/v1/../etc/passwd", None), (404, "no such path", "/chat", None), (405, "takes GET", "/", {}),
             (400, "attention: expected true or false", chat, asked | {"attention": 1}),
