@@ -631,7 +631,7 @@ function fvlm.grpo(table) end
 ---Adam with decoupled weight decay.
 ---@class fvlm.AdamW
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
----@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group.
+---@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group: of every parameter, norms and biases, too. Default: 0.01.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
 ---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
@@ -651,7 +651,7 @@ function fvlm.adamw(table) end
 ---Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.
 ---@class fvlm.Muon
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
----@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group.
+---@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group: of every parameter, norms and biases, too. Default: 0.01.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
 ---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field momentum? number Decay of the momentum. Default: `0.95`.

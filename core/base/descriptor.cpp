@@ -23,6 +23,11 @@ void fail_to_write(const std::filesystem::path& path, std::string_view action) {
     error.at(path.string()).advise("raise the limit of the size of files (ulimit -f), or write to another file system");
     throw error;
   }
+  if (errno == ENOSPC || errno == EDQUOT) {
+    DiskFullError error(ErrorKind::output, "cannot {}: {}", action, std::strerror(errno));
+    error.at(path.string());
+    throw error;
+  }
   throw Error(ErrorKind::output, "cannot {}: {}", action, std::strerror(errno)).at(path.string());
 }
 

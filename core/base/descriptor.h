@@ -14,6 +14,12 @@ class FileLimitError : public Error {
   using Error::Error;
 };
 
+// There is no room on the disk, or none for this user.
+class DiskFullError : public Error {
+ public:
+  using Error::Error;
+};
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -33,7 +39,8 @@ class Descriptor {
 
 // Throws Error(data) "cannot <action>: <errno in words>" at `path`.
 [[noreturn]] void fail_on_file(const std::filesystem::path& path, std::string_view action);
-// The same as Error(output), for writing. Where the file is beyond the limit of the process, it is a FileLimitError.
+// The same as Error(output), for writing. Where the file is beyond the limit of the process, it is a FileLimitError,
+// and where the disk is full, a DiskFullError.
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, std::string_view action);
 
 // Opens without blocking, also a named pipe that has no writer; the caller has to check what kind of file it is.

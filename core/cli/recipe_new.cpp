@@ -116,7 +116,7 @@ void refuse_two_kinds(const Findings& seen, const std::string& label) {
         .advise("write a recipe for each, the second with the run of the first as --model");
   throw Error(ErrorKind::data, found + ", and a stage learns from one kind")
       .advise("write a recipe for each, the second with the run of the first as --model; or learn one answer of each "
-              "pair: --field assistant=chosen_assistant");
+              "pair, by the key that has its text: --field assistant=KEY");
 }
 
 // Throws Error(data) where less than a half of the samples can be used, or where they are of two kinds.
@@ -186,7 +186,9 @@ void require_trained_connector(const RecipeDraft& draft, const Findings& seen) {
       ErrorKind::data,
       fmt::format("the samples are {}, and the connector between --vision and --decoder is new", kind_of(seen)));
   throw error.advise("train it on answers first, and give its run as --model{}",
-                     seen.are_pairs() ? "; or learn one answer of each pair: --field assistant=chosen_assistant" : "");
+                     seen.are_pairs()
+                         ? "; or learn one answer of each pair, by the key that has its text: --field assistant=KEY"
+                         : "");
 }
 
 std::vector<std::string> about(const RecipeDraft& draft, const Findings& seen, const std::string& file) {

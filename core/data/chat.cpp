@@ -245,25 +245,27 @@ Thinking ChatTemplate::thinking_behind(std::span<const TokenId> prompt) const {
   return fvlm::thinking_behind(tokenizer_, prompt, thought_tags());
 }
 
-std::optional<std::string> own_chat_template(const Tokenizer& tokenizer) {
+std::optional<std::string> own_chat_template(const Tokenizer& tokenizer, const std::string& system) {
   constexpr const char* name = "default";
   const std::vector<Turn> turns = {{"user", "How many?"}, {"assistant", "Two."}};
-  std::vector<TokenId> own;
+  std::vector<TokenId> own, without_system;
   try {
     if (!OwnTemplate::is_in(tokenizer.folder(), name)) return {};
     if (writes_images(tokenizer, name)) return name;
     const ChatTemplate chat(tokenizer, {}, name);
+    without_system = chat.encode(turns, "").ids;
     try {
-      own = chat.encode(turns).ids;
+      own = chat.encode(turns, system).ids;
     } catch (const Error&) { // it may refuse a system turn, as ChatML does not
-      chat.encode(turns, "");
     }
   } catch (const Error& error) {
     log_warning("chats are written in ChatML: {}", error.text());
     return {};
   }
   try {
-    if (ChatTemplate(tokenizer).encode(turns).ids == own) return {};
+    const std::vector<TokenId> chatml = ChatTemplate(tokenizer).encode(turns, system).ids;
+    const bool is_usual = system == default_system_prompt; // which nobody asked for
+    if (chatml == own && (!is_usual || chatml == without_system)) return {};
   } catch (const Error&) { // the tokenizer lacks ChatML's tokens
   }
   return name;

@@ -83,10 +83,11 @@ class ChatTemplate {
   bool has_marks_;
 };
 
-// "default" where the tokenizer's folder has a template of that name which writes a conversation otherwise than ChatML,
-// or which has a place for images, so that its model was trained with that one. Nothing where there is none; a template
-// that cannot be run is warned of.
-std::optional<std::string> own_chat_template(const Tokenizer& tokenizer);
+// "default" where the tokenizer's folder has a template of that name which writes a conversation otherwise than ChatML
+// with this system turn, or, with the usual one, has none of its own, or which has a place for images, so that its
+// model was trained with that one. Nothing where there is none; a template that cannot be run is warned of.
+std::optional<std::string> own_chat_template(const Tokenizer& tokenizer,
+                                             const std::string& system = std::string(default_system_prompt));
 
 // The template of the tokenizer's folder, where it writes a conversation as ChatML does, and calls of tools besides.
 std::optional<ChatTemplate> chatml_with_tools(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows);

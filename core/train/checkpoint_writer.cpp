@@ -109,10 +109,25 @@ void CheckpointWriter::write(const Job& job) {
   }
 }
 
+void CheckpointWriter::write_or_make_space(const Job& job) {
+  try {
+    return write(job);
+  } catch (const DiskFullError& error) {
+    if (exchange_) throw; // the others would have to try again as well
+    const size_t before = job.folder.steps().size();
+    job.folder.prune(1, plan_.keep_best);
+    const size_t removed = before - job.folder.steps().size();
+    if (removed == 0) throw;
+    log_warning("{}: the disk is full: {} of {} checkpoints were removed before the next one is written, not behind it",
+                job.folder.path().string(), removed, before);
+  }
+  write(job);
+}
+
 std::string CheckpointWriter::try_to_write(const Job& job) {
   const fs::path folder = job.folder.of(job.snapshot.state.step);
   try {
-    write(job);
+    write_or_make_space(job);
   } catch (const LostRank&) {
     throw;
   } catch (const FileLimitError& error) {

@@ -40,6 +40,7 @@ class CheckpointWriter {
   };
   void work();
   void write(const Job& job);               // alone, or this rank's part
+  void write_or_make_space(const Job& job); // the same, where the disk is full without the older ones of the stage
   std::string try_to_write(const Job& job); // what went wrong; empty: nothing
   void wait_until_free(std::unique_lock<std::mutex>& hold);
 

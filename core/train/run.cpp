@@ -349,13 +349,18 @@ class Run {
       log_info("the run has begun already, so that nothing starts from {} (--from)", from.string());
   }
 
+  static std::string length_of(const plan::Stage& stage) {
+    return stage.samples > 0 ? fvlm::counted(stage.samples, "sample")
+                             : fvlm::counted(stage.epochs.value_or(0), "epoch");
+  }
+
   void refuse_other_samples(const plan::Stage& trained) const {
     for (const plan::Stage& before : opened_.before->stages)
       if (before.name == trained.name && before.samples != trained.samples)
         throw Error(ErrorKind::usage,
-                    "stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was trained "
+                    "stages.{} had {} and has {}, and the stage is done: only the last stage that was trained "
                     "can be extended, where it read all its samples and the mix's weights are constant",
-                    trained.name, grouped(before.samples), grouped(trained.samples))
+                    trained.name, length_of(before), length_of(trained))
             .at(request_.folder.string())
             .advise("--run-dir trains into another folder; this one is as it was");
   }

@@ -30,9 +30,10 @@ void warn_of_chats(const plan::Stage& stage, const Tokenizer& tokenizer, const D
     const auto ends = end_tokens(tokenizer.folder(), decoder.eos_token_id);
     if (const auto problem = missing_answer_end(tokenizer, *mix.chat_template, ends))
       log_warning("stage {}: {}", stage.name, *problem);
-  } else if (own_chat_template(tokenizer)) {
+  } else if (own_chat_template(tokenizer, mix.system)) {
     log_warning(
-        "stage {}: chats are written in ChatML, and the decoder's folder has another chat template\n"
+        "stage {}: chats are written in ChatML, with the mix's system turn, and otherwise by the chat template of the "
+        "decoder's folder\n"
         "  chat_template = \"default\", system = \"\" in the stage's fvlm.mix writes them as the decoder knows them",
         stage.name);
   }

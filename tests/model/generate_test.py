@@ -261,7 +261,7 @@ class Generate(unittest.TestCase):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 20}))
         answers = ours("short", "gqa.mix", "--ignore-eos")
         self.assertEqual([len(ids) for ids in ids_of(answers)], [13, 15, 3, 19, 8, 12])
-        self.assert_refused(4, ["sample 5", "20 positions"], "short",
+        self.assert_refused(4, ["sample 5", "maximum context length is 20 tokens"], "short",
                             self.batch(input_ids=torch.zeros(51, dtype=torch.long),
                                        text_lengths=torch.tensor([7, 4, 12, 1, 9, 18])))
 

@@ -162,6 +162,32 @@ TEST_F(Checkpoints, RunContinuesWhereOneCannotBeWritten) {
   expect_equal_runs("whole", "full");
 }
 
+// The newest one and the best stay.
+TEST_F(Checkpoints, OlderOnesMakeRoomOnAFullDisk) {
+  const StageFolder stage(folder("run") / "align");
+  plan::Checkpoint plan;
+  plan.keep_last = 5;
+  CheckpointWriter writer(plan);
+  const auto write = [&](int64_t step) {
+    auto shot = made();
+    shot.state.step = step;
+    writer.write(stage, shot);
+    return writer.wait();
+  };
+  for (const int64_t step : {1, 2, 3}) ASSERT_TRUE(write(step));
+  {
+    const FailingWrites disk(DiskFault::full, "/step-000004", 1);
+    EXPECT_TRUE(write(4));
+  }
+  EXPECT_EQ(stage.steps(), (std::vector<int64_t>{3, 4}));
+  for (const DiskFault fault : {DiskFault::full, DiskFault::failing}) {
+    const FailingWrites disk(fault, "/step-000005", 1, fault == DiskFault::full ? 1 << 30 : 1);
+    EXPECT_FALSE(write(5));
+    EXPECT_EQ(stage.newest(), 4);
+  }
+  EXPECT_EQ(stage.steps(), (std::vector<int64_t>{4}));
+}
+
 TEST_F(Checkpoints, RunContinuesWhereTheJournalCannotBeWritten) {
   change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
     memory.calls = (memory.calls or 0) + 1
@@ -184,7 +210,7 @@ TEST_F(Checkpoints, AStageEndsOnlyWithItsLastOneOnDisk) {
   run("whole");
   std::string said;
   {
-    const FailingWrites disk(DiskFault::full, "/align/step-000010", 1, 2); // for a moment
+    const FailingWrites disk(DiskFault::failing, "/align/step-000010", 1, 2); // for a moment
     testing::internal::CaptureStderr();
     EXPECT_FALSE(run("full").stopped);
     said = testing::internal::GetCapturedStderr();

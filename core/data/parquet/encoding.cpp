@@ -114,8 +114,7 @@ std::vector<std::byte> unpack(Codec codec, Bytes packed, uint64_t size, bool is_
     out.resize(unpack_zstd(packed, out, is_beginning));
     return out;
   default:
-    throw Error(ErrorKind::data, "a column is compressed by LZO, Brotli or LZ4, which are not read")
-        .advise("write the file again with compression=\"snappy\", \"zstd\" or \"gzip\"");
+    throw Error(ErrorKind::internal, "a compression that read_metadata() refuses");
   }
 }
 

@@ -143,6 +143,10 @@ Chunk read_chunk(ThriftReader& thrift, uint64_t file_size) {
       static_cast<uint64_t>(size) > file_size - static_cast<uint64_t>(begin))
     not_whole("a column lies outside of the file");
   if (codec < 0 || codec > static_cast<int64_t>(Codec::lz4_raw)) not_whole("a column has an unknown compression");
+  const auto is_read = {Codec::none, Codec::snappy, Codec::gzip, Codec::zstd};
+  if (std::ranges::find(is_read, static_cast<Codec>(codec)) == is_read.end())
+    throw Error(ErrorKind::data, "a column is compressed by LZO, Brotli or LZ4, which are not read")
+        .advise("write the file again with compression=\"snappy\", \"zstd\" or \"gzip\"");
   chunk.begin = static_cast<uint64_t>(begin);
   chunk.size = static_cast<uint64_t>(size);
   chunk.codec = static_cast<Codec>(codec);
@@ -174,7 +178,8 @@ Metadata read_metadata(const RetryingFile& file) {
   if (file.size() < 2 * tail_size) not_whole("it is too short");
   file.read(file.size() - tail_size, tail);
   if (std::memcmp(tail.data() + 4, "PARE", 4) == 0)
-    throw Error(ErrorKind::data, "it is an encrypted Parquet file, which is not read");
+    throw Error(ErrorKind::data, "it is an encrypted Parquet file, which is not read")
+        .advise("write the file again without encryption");
   if (std::memcmp(tail.data() + 4, "PAR1", 4) != 0) not_whole("its end is missing");
   uint32_t size = 0;
   std::memcpy(&size, tail.data(), sizeof size);

@@ -205,6 +205,8 @@ void scan_parquet(const RetryingFile& file, IndexWriter& index) {
   } catch (const ReadError&) {
     throw;
   } catch (const Error& error) {
+    if (!error.advice().empty()) // a whole file, of a kind that is not read
+      throw Error(error.kind(), error.what()).at(file.path().string()).advise(error.advice());
     index.report({file.size(), error.what()});
   }
 }

@@ -54,8 +54,7 @@ class NamedMedia {
                            found_.size()));
       each.member.name = each.is_video ? each.is_gif ? "gif" : "mp4"
                          : several     ? fmt::format("{:03}.jpg", i)
-                         : each.is_gif ? "gif"
-                                       : "jpg";
+                                       : "jpg"; // of a GIF the first frame
       sample_.members.push_back(std::move(each.member));
     }
   }

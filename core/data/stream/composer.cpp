@@ -183,7 +183,7 @@ void Composer::count_unusable(const MeasuredSample& found) {
     consecutive_unusable_ = 0;
     return;
   }
-  if (++consecutive_unusable_ < max_consecutive_unusable) return;
+  if (++consecutive_unusable_ < order_.most_unusable()) return;
   throw Error(ErrorKind::data, "none of {} samples drawn in a row can be used; the last of them:\n  {}: {}",
               grouped(consecutive_unusable_), place_of(found.skipped),
               found.sample ? too_large(*found.sample) : found.skipped.reason)

@@ -51,9 +51,6 @@ struct ComposedStep {
   Cursor after;
 };
 
-// A stage ends with an error after this many consecutive samples that cannot be used.
-inline constexpr int64_t max_consecutive_unusable = 10000;
-
 class Composer {
  public:
   // `take` returns the sample at the next position, or nullopt at the end of the order. It must begin at `start.order`

@@ -228,7 +228,8 @@ HostPack DataLoader::compact(PendingPack& pending) const {
 DataLoader::DataLoader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
                        const DataLoaderOptions& options, Cursor start)
     : frame_elements_(source.frame_elements()), normalization_(source.normalization()), rank_(options.rank),
-      ranks_(plan.ranks), quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
+      ranks_(plan.ranks), most_unusable_(order.most_unusable()),
+      quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
   if (rank_ == 0) // the others find the same
     for (const auto& skipped : source.damage()) quarantine_.add(skipped);
@@ -264,7 +265,7 @@ void DataLoader::count_unusable(const PendingPack& pending) {
     const bool is_failed = failed < pending.failed.size() && pending.failed[failed].first == i;
     consecutive_unusable_ = is_failed ? consecutive_unusable_ + 1 : 0;
     if (is_failed) ++failed;
-    if (consecutive_unusable_ < max_consecutive_unusable) continue;
+    if (consecutive_unusable_ < most_unusable_) continue;
     const SkippedSample& skipped = pending.samples[i].skipped;
     throw Error(ErrorKind::data,
                 "none of {} samples drawn in a row can be used; the last of them:\n  {}, sample '{}': {}",

@@ -53,7 +53,7 @@ class DataLoader {
 
   int64_t frame_elements_;
   const NormalizationTable* normalization_; // of frames that are bytes
-  int64_t rank_, ranks_;
+  int64_t rank_, ranks_, most_unusable_;
   std::unique_ptr<Pipeline> pipeline_;
   Quarantine quarantine_;
   int64_t failed_decodes_ = 0;

@@ -95,10 +95,13 @@ void MixSamples::check_texts(const Sample& sample) const {
                 "answer");
   if (texts_ == 2 && (count != 2 || sample.correct_choice))
     throw Error(ErrorKind::data, "it is no pair of answers, from which dpo learns")
-        .advise("a pair has chosen_assistant and rejected_assistant; the source's `fields` says what they are called");
+        .advise("a pair has chosen_assistant and rejected_assistant, or chosen and rejected; the source's `fields` "
+                "says what "
+                "they are called");
   if (texts_ == 1 && count != 1)
     throw Error(ErrorKind::data, "it has {} answers, and the objective learns one", count)
-        .advise("the source's fields = { assistant = \"chosen_assistant\" } takes that one of a pair");
+        .advise("the source's fields = { assistant = KEY } takes one of a pair, whose key has a text, such as "
+                "\"chosen_assistant\" or \"chosen\"");
 }
 
 void MixSamples::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {

@@ -71,6 +71,12 @@ std::optional<Order> Order::of_length(int64_t samples) const {
   return order;
 }
 
+int64_t Order::most_unusable() const {
+  int64_t most = 100;
+  for (const int64_t size : sizes_) most = std::min<int64_t>(10'000, most + 10 * std::min<int64_t>(size, 1000));
+  return most;
+}
+
 uint64_t Order::fingerprint() const {
   std::string text = fmt::format("{} {} {} {} {}", shuffles_, seed_, name_, samples_, fmt::join(sizes_, ","));
   if (shuffles_) {

@@ -39,6 +39,9 @@ class Order {
   // Returns the sample at the position of the state and advances it; nullopt when every source is exhausted.
   std::optional<DrawnSample> next(State& state) const;
 
+  // When so many samples in a row cannot be used, no sample can: several times those that there are, up to 10,000.
+  int64_t most_unusable() const;
+
   // Equal for equal orders.
   uint64_t fingerprint() const;
 

@@ -94,8 +94,10 @@ void Quarantine::check(int64_t broken, int64_t read) const {
   throw Error(ErrorKind::data, "{} of {} samples read are broken; the last of them:\n  {}", broken, read,
               join(last_, "\n  "))
       .at(log_.empty() ? "loader.quarantine" : log_.string())
-      .advise(
-          "repair or remove them (fvlm-engine data check RECIPE lists every one), or raise loader.quarantine.share");
+      .advise("raise loader.quarantine.share to train without them; or repair them (fvlm-engine data check RECIPE "
+              "lists every "
+              "one) and go on with --allow-plan-change; with fewer samples the data are others: train into another "
+              "--run-dir");
 }
 
 } // namespace fvlm

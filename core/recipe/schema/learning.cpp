@@ -11,7 +11,9 @@ using namespace plan;
 
 template <class T>
 void common_fields(Record<T>& record,
-                   const char* weight_decay = "Decoupled weight decay, for all groups or by group.") {
+                   const char* weight_decay =
+                       "Decoupled weight decay, for all groups or by group: of every parameter, norms and biases, too. "
+                       "Default: 0.01.") {
   record
       .field("lr", &T::lr, by("parameter group", number(above(0))),
              "Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.")

@@ -166,8 +166,10 @@ class Parquet(unittest.TestCase):
 
     def test_what_is_not_read_is_refused(self):
         table = pa.table({"a": ["some", "texts", "here"]})
-        for options, words in (({"compression": "lz4"}, "LZ4"),
-                               ({"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}, "encoding 7")):
+        for compression in ("lz4", "brotli"):
+            said = " ".join(self.read_of(table, compression=compression))
+            self.assertRegex(said, "^error: .*LZO, Brotli or LZ4, which are not read.*write the file again")
+        for options, words in (({"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}, "encoding 7"),):
             lines = self.read_of(table, **options)
             self.assertTrue(lines and all(words in line and "write the file again" in line for line in lines
                                           if line.startswith("broken")), lines)

@@ -26,7 +26,7 @@ const std::vector<ShardForm>& forms() {
        check_head_of_lines},
       {"a JSON list", {".json"}, 201, true, "", scan_objects, check_head_of_objects},
       {"a table with tabs between its columns", {".tsv"}, 501, true, "", scan_tsv, check_head_of_tsv, open_tsv},
-      {"a Parquet file", {".parquet"}, 401, true, "", scan_parquet, check_head_of_parquet, open_parquet},
+      {"a Parquet file", {".parquet"}, 402, true, "", scan_parquet, check_head_of_parquet, open_parquet},
       {"a tar", {}, 2, false, "", scan_tar_members, check_head_of_tar},
   };
   return all;
