@@ -32,11 +32,11 @@ std::string dumped(const Json& arguments) {
 }
 
 // The function of this name among those that may be called; null: none is known.
-const nlohmann::json* function_of(const nlohmann::json* tools, std::string_view name) {
+const Json* function_of(const Json* tools, std::string_view name) {
   if (!tools || !tools->is_array()) return nullptr;
-  for (const nlohmann::json& each : *tools) {
-    const nlohmann::json& function = each.is_object() && each.contains("function") ? each["function"] : each;
-    if (function.is_object() && function.value("name", nlohmann::json()) == name) return &function;
+  for (const Json& each : *tools) {
+    const Json& function = each.is_object() && each.contains("function") ? each["function"] : each;
+    if (function.is_object() && function.value("name", Json()) == name) return &function;
   }
   return nullptr;
 }
@@ -53,7 +53,7 @@ std::optional<ToolCall> call_of(const Json& object) {
 }
 
 // JSON Schema's names of the types that a value has.
-std::vector<std::string_view> types_of(const nlohmann::json& value) {
+std::vector<std::string_view> types_of(const Json& value) {
   if (value.is_number_integer()) return {"integer", "number"};
   if (value.is_null()) return {"null"};
   return {value.type_name()};
@@ -62,16 +62,18 @@ std::vector<std::string_view> types_of(const nlohmann::json& value) {
 // The types that the parameters of a tool say that their values may have.
 class ParameterTypes {
  public:
-  explicit ParameterTypes(const nlohmann::json& parameters) : parameters_(parameters) {}
+  explicit ParameterTypes(const Json& parameters) : parameters_(parameters) {}
 
-  bool admit(const nlohmann::json& schema, const std::vector<std::string_view>& types) {
+  bool admit(const Json& schema, const std::vector<std::string_view>& types) {
     if (!schema.is_object() || --left_ < 0) return false;
     if (const auto reference = schema.find("$ref"); reference != schema.end())
-      if (const nlohmann::json* const target = target_of(*reference)) return admit(*target, types);
+      if (const Json* const target = target_of(*reference)) return admit(*target, types);
     for (const char* list : {"anyOf", "oneOf", "allOf"})
       if (const auto branches = schema.find(list); branches != schema.end() && branches->is_array())
         return std::ranges::any_of(*branches, [&](const auto& branch) { return admit(branch, types); });
-    const auto has = [&](const nlohmann::json& type) { return std::ranges::find(types, type) != types.end(); };
+    const auto has = [&](const Json& type) {
+      return type.is_string() && std::ranges::find(types, type.get_ref<const std::string&>()) != types.end();
+    };
     if (const auto type = schema.find("type"); type != schema.end())
       return type->is_array() ? std::ranges::any_of(*type, has) : has(*type);
     const auto values = schema.find("enum");
@@ -80,33 +82,32 @@ class ParameterTypes {
   }
 
  private:
-  const nlohmann::json* target_of(const nlohmann::json& reference) const {
+  const Json* target_of(const Json& reference) const {
     if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with("#/")) return nullptr;
     try {
-      return &parameters_.at(nlohmann::json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
-    } catch (const nlohmann::json::exception&) { // there is no such place
+      return &parameters_.at(Json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
+    } catch (const Json::exception&) { // there is no such place
       return nullptr;
     }
   }
 
-  const nlohmann::json& parameters_;
+  const Json& parameters_;
   int left_ = 1000; // schemas to look at, which may refer to themselves
 };
 
 // Whether the tool's schema says that a parameter is a text, where its value looks like this one.
-bool is_text(const Json& value, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
-  const nlohmann::json* const function = function_of(tools, tool);
+bool is_text(const Json& value, const Json* tools, std::string_view tool, const std::string& parameter) {
+  const Json* const function = function_of(tools, tool);
   if (!function) return false;
-  const nlohmann::json parameters = function->value("parameters", nlohmann::json()),
-                       properties =
-                           parameters.is_object() ? parameters.value("properties", nlohmann::json()) : parameters,
-                       own = properties.is_object() ? properties.value(parameter, nlohmann::json()) : properties;
+  const Json parameters = function->value("parameters", Json()),
+             properties = parameters.is_object() ? parameters.value("properties", Json()) : parameters,
+             own = properties.is_object() ? properties.value(parameter, Json()) : properties;
   return ParameterTypes(parameters).admit(own, {"string"}) &&
          (value.is_string() || !ParameterTypes(parameters).admit(own, types_of(value)));
 }
 
 // A value without quotes: of the type that it looks like, unless the tool says that it is a text and none such.
-Json value_of(std::string_view text, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
+Json value_of(std::string_view text, const Json* tools, std::string_view tool, const std::string& parameter) {
   const std::string_view bare = stripped(text);
   const bool is_word = bare == "True" || bare == "False";
   Json value = is_word ? Json(bare == "True") : bare == "None" ? Json(nullptr) : parsed(bare);
@@ -136,7 +137,7 @@ bool is_name(std::string_view text) {
   });
 }
 
-ToolCalls read_function(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_function(std::string_view text, const Json* tools) {
   const auto function = take_between(text, "<function=", "</function>");
   if (!function || !stripped(text).empty()) return {};
   const size_t name_end = function->find('>');
@@ -154,7 +155,7 @@ ToolCalls read_function(std::string_view text, const nlohmann::json* tools) {
   return {{{name, dumped(arguments)}}};
 }
 
-ToolCalls read_keys_and_values(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_keys_and_values(std::string_view text, const Json* tools) {
   constexpr std::string_view first_key = "<arg_key>";
   const size_t name_end = std::min(text.find(first_key), text.size());
   const std::string name(stripped(text.substr(0, name_end)));
@@ -277,13 +278,13 @@ class Literals {
 };
 
 // An object with a name is an answer, too, where no tag says that it is a call.
-bool is_call_without_tag(const Json& object, const nlohmann::json* tools) {
+bool is_call_without_tag(const Json& object, const Json* tools) {
   const auto name = object.find("name");
   return (object.contains("arguments") || object.contains("parameters")) &&
          (!tools || (name->is_string() && function_of(tools, name->get_ref<const std::string&>())));
 }
 
-ToolCalls read_objects(std::string_view text, bool has_tag, const nlohmann::json* tools) {
+ToolCalls read_objects(std::string_view text, bool has_tag, const Json* tools) {
   const Json found = parsed(stripped(text));
   std::vector<ToolCall> calls;
   for (const Json& each : found.is_array() ? found : Json::array({found})) {
@@ -297,11 +298,11 @@ ToolCalls read_objects(std::string_view text, bool has_tag, const nlohmann::json
 
 } // namespace
 
-ToolCalls read_json_calls(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_json_calls(std::string_view text, const Json* tools) {
   return read_objects(text, true, tools);
 }
 
-ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_whole_call(std::string_view text, const Json* tools) {
   constexpr std::string_view tag = "<|python_tag|>";
   text = stripped(text);
   const bool has_tag = text.starts_with(tag);
@@ -315,13 +316,13 @@ ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools) {
   return all;
 }
 
-ToolCalls read_tagged_call(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_tagged_call(std::string_view text, const Json* tools) {
   const std::string_view inside = stripped(text);
   if (inside.starts_with('{') || inside.starts_with('[')) return read_json_calls(inside, tools);
   return inside.starts_with("<function=") ? read_function(inside, tools) : read_keys_and_values(inside, tools);
 }
 
-ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_mistral_calls(std::string_view text, const Json* tools) {
   constexpr std::string_view begin = "[TOOL_CALLS]", arguments_mark = "[ARGS]", id_mark = "[CALL_ID]";
   if (stripped(text).starts_with('[') && text.find(arguments_mark) == text.npos) return read_json_calls(text, tools);
   std::vector<ToolCall> calls;
@@ -342,7 +343,7 @@ ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools)
   return calls;
 }
 
-ToolCalls read_python_calls(std::string_view text, const nlohmann::json*) {
+ToolCalls read_python_calls(std::string_view text, const Json*) {
   Literals in(text);
   const bool has_brackets = in.take("[");
   std::vector<ToolCall> calls;
@@ -357,7 +358,7 @@ ToolCalls read_python_calls(std::string_view text, const nlohmann::json*) {
   return calls;
 }
 
-ToolCalls read_gemma_call(std::string_view text, const nlohmann::json*) {
+ToolCalls read_gemma_call(std::string_view text, const Json*) {
   Literals in(text);
   if (!in.take("call:")) return {};
   const std::string name = in.name();

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 
 using namespace fvlm;
-using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 namespace {
 
@@ -21,7 +21,7 @@ struct Heard {
   std::vector<ToolCall> calls;
 };
 
-Heard hear(const ToolCallForm& form, std::string_view answer, size_t step, const Json* tools = nullptr) {
+Heard hear(const ToolCallForm& form, std::string_view answer, size_t step, const Ordered* tools = nullptr) {
   ToolCallReader reader(form, tools);
   Heard heard;
   const auto take = [&] {
@@ -49,10 +49,10 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
   const OwnTemplate chat(tokenizer, "default");
   ASSERT_NE(chat.tool_call_form(), nullptr);
 
-  const Json arguments = {{"city", "Paris, \"Île\"; {1}"}, {"days", 3}, {"exact", true}, {"at", {1, 2.5}}};
-  const Json call = {
+  const Ordered arguments = {{"city", "Paris, \"Île\"; {1}"}, {"days", 3}, {"exact", true}, {"at", {1, 2.5}}};
+  const Ordered call = {
       {"id", "callprobe"}, {"type", "function"}, {"function", {{"name", "get_weather"}, {"arguments", arguments}}}};
-  const Json tools = {
+  const Ordered tools = {
       {{"type", "function"},
        {"function",
         {{"name", "get_weather"},
@@ -64,7 +64,8 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
   };
   const std::vector<Turn> asked = {{"user", "How is it?"}};
   std::vector<Turn> answered = asked;
-  answered.push_back({"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})});
+  answered.push_back(
+      {"assistant", "", 0, {}, std::make_shared<const Ordered>(Ordered{{"tool_calls", Ordered::array({call})}})});
   const std::string all = text_with(answered, false), before = text_with(asked, true);
   size_t begin = 0; // templates may end a prompt with more than they put before an earlier answer
   while (begin < before.size() && begin < all.size() && before[begin] == all[begin]) ++begin;
@@ -79,7 +80,7 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
     const Heard heard = hear(*chat.tool_call_form(), answer, step);
     ASSERT_EQ(heard.calls.size(), 1U) << answer;
     EXPECT_EQ(heard.calls[0].name, "get_weather");
-    EXPECT_EQ(Json::parse(heard.calls[0].arguments), arguments) << heard.calls[0].arguments;
+    EXPECT_EQ(nlohmann::json::parse(heard.calls[0].arguments), nlohmann::json(arguments)); // in the template's order
     EXPECT_EQ(heard.said, "");
   }
 }
@@ -116,7 +117,7 @@ TEST(ToolCalls, OfOtherFormsAreRead) {
 }
 
 TEST(ToolCalls, ValuesHaveTheTypesOfTheTool) {
-  const Json tools = {
+  const Ordered tools = {
       {{"type", "function"},
        {"function",
         {{"name", "f"},
@@ -130,7 +131,7 @@ TEST(ToolCalls, ValuesHaveTheTypesOfTheTool) {
 
 // As pydantic and others write parameters that may be left out, or refer to schemas beside.
 TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
-  const Json parameters = Json::parse(R"({
+  const Ordered parameters = Ordered::parse(R"({
     "$defs": {"Name": {"type": "string"}, "Endless": {"anyOf": [{"$ref": "#/$defs/Endless"}, {"$ref": "#/$defs/Endless"}]}},
     "properties": {
       "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
@@ -143,7 +144,7 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
       "lost": {"$ref": "#/$defs/~9"},
       "any": {}
     }})");
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}};
+  const Ordered tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}};
   const auto read = [&](const std::string& name, const std::string& value) {
     const std::string qwen = "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
                              "\n</parameter>\n</function>\n</tool_call>",
@@ -151,7 +152,7 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
                             "</arg_value>\n</tool_call>";
     const std::string arguments = hear(form_with("<tool_call>"), qwen, 50, &tools).calls.at(0).arguments;
     EXPECT_EQ(hear(form_with("<tool_call>"), glm, 50, &tools).calls.at(0).arguments, arguments);
-    return Json::parse(arguments).at(name);
+    return Ordered::parse(arguments).at(name);
   };
   for (const char* text : {"optional", "listed", "referred", "chosen"}) {
     EXPECT_EQ(read(text, "1"), "1") << text;
@@ -163,7 +164,7 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
   EXPECT_EQ(read("referred", "null"), "null");
   EXPECT_EQ(read("chosen", "null"), "null");
   EXPECT_EQ(read("either", "5"), 5);
-  EXPECT_EQ(read("either", "[1, 2]"), (Json{1, 2}));
+  EXPECT_EQ(read("either", "[1, 2]"), (Ordered{1, 2}));
   EXPECT_EQ(read("either", "true"), "true");
   EXPECT_EQ(read("either", "01234"), "01234");
   EXPECT_EQ(read("number", "12"), 12);
@@ -171,13 +172,13 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
 }
 
 TEST(ToolCalls, WithoutATagNameATool) {
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  const auto calls = [&](const std::string& answer, const Json* known) {
+  const Ordered tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const auto calls = [&](const std::string& answer, const Ordered* known) {
     const Heard heard = hear(form_with(""), answer, 7, known);
     EXPECT_EQ(heard.said, heard.calls.empty() ? answer : "");
     return std::ssize(heard.calls);
   };
-  for (const Json* known : {static_cast<const Json*>(nullptr), &tools}) {
+  for (const Ordered* known : {static_cast<const Ordered*>(nullptr), &tools}) {
     EXPECT_EQ(calls(R"({"name": "f", "parameters": {"a": 1}})", known), 1);
     EXPECT_EQ(calls(R"({"name": "f", "parameters": {}}; {"name": "f", "arguments": {}})", known), 2);
     EXPECT_EQ(calls(R"({"name": "Ann", "age": 5})", known), 0) << "an answer of a form";

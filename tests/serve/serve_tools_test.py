@@ -20,7 +20,7 @@ from running_server import Server, WithOpenAi, user
 from talking_model import train_on
 
 TEMPLATE = Path(__file__).parents[1] / "jinja" / "chat_templates" / "qwen25.jinja"
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "maximum": 9, "minimum": 0}},
               "required": ["city", "days"], "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "forecast", "description": "The weather.", "parameters": PARAMETERS}}
 OTHER = {"type": "function", "function": {"name": "now"}}
@@ -164,6 +164,22 @@ class Tools(WithOpenAi, unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask({"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "gone", "content": "b"})
         self.assertIn("has a call 'gone'", caught.exception.body["message"])
+
+    def test_prompts_keep_the_order_of_keys(self):
+        """As transformers writes tools and what was called, with all digits."""
+        parameters = {"required": ["z"], "properties": {"z": {"maximum": 10, "type": "integer"}, "a": {"description": "A.", "type": "string"}}, "type": "object"}
+        tool = {"type": "function", "function": {"parameters": parameters, "name": "f", "description": "F."}}
+        arguments = '{"z": 18446744073709551616, "name": 9223372036854775808, "a": [1.5, "b"]}'
+        called = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}
+        messages = [SYSTEM, {"role": "user", "content": ASKED}, called, {"role": "tool", "tool_call_id": "a", "content": "b"}]
+        with Server(model="run") as server:
+            def sent(path, fields):
+                status, text, _ = server.send(path, fields)
+                self.assertEqual(status, 200, text)
+                return json.loads(text)
+            prompt = sent("/detokenize", sent("/tokenize", {"messages": messages, "tools": [tool]}))["prompt"]
+        self.assertIn(json.dumps(tool), prompt)
+        self.assertIn('{"name": "f", "arguments": ' + arguments + "}", prompt)
 
     def test_a_template_that_calls_none(self):
         tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
