@@ -25,6 +25,8 @@ struct ToolCallForm {
   // Nothing where the text between is no call. `tools`: those that may be called, whose parameters have types; null:
   // unknown.
   std::optional<std::vector<ToolCall>> (*read)(std::string_view text, const nlohmann::ordered_json* tools);
+  const char* opening = ""; // the text between begins with it
+  bool is_bare = false;     // it begins with the name alone: without `end` nobody knows whether a call is whole
 };
 
 // The form in which this text, that a template made of an answer, has a call of `name`; null: none that is known.

@@ -89,6 +89,15 @@ class Tools(WithOpenAi, unittest.TestCase):
             added = [event.item.type for event in stream if event.type == "response.output_item.added"]
             self.assertEqual(added, [item.type for item in stream.get_final_response().output])
 
+    def test_a_call_that_is_cut_off(self):
+        """The answer that max_tokens ends says so, also where its text is a call already."""
+        for parallel in (False, True):
+            whole = self.ask(parallel_tool_calls=parallel)
+            self.assertEqual(whole.choices[0].finish_reason, "tool_calls")
+            for missing in range(1, 6):
+                cut = self.ask(parallel_tool_calls=parallel, max_tokens=whole.usage.completion_tokens - missing).choices[0]
+                self.assertEqual(cut.finish_reason, "length", missing)
+
     def test_one_at_a_time(self):
         choice = self.ask(parallel_tool_calls=False).choices[0]
         self.assertEqual((choice.finish_reason, [json.loads(one.function.arguments) for one in choice.message.tool_calls]), ("tool_calls", CALLS[:1]))
@@ -199,6 +208,61 @@ class Tools(WithOpenAi, unittest.TestCase):
                 self.assertEqual(status, expected, text)
                 if "tool_choice" not in fields and fields:
                     self.assertIn("tools: beside a form of the answer (response_format", json.loads(text)["error"]["message"])
+
+
+GLM = """{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}
+{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v if v is string else v | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"""
+LFM = GLM.replace("<tool_call>", "<|tool_call_start|>[").replace("</tool_call>", ")]<|tool_call_end|>").replace(
+    "}}\n{% for k", "}}({% for k").replace("<arg_key>{{ k }}</arg_key>\n<arg_value>", "{{ k }}=").replace("</arg_value>\n", "")
+
+
+class Forms(unittest.TestCase):
+    """The same model behind templates that write calls in other forms, whose answers are given texts."""
+
+    @staticmethod
+    def served(name, template, *tags):
+        model = folder / name
+        shutil.copytree(folder / "run", model)
+        for file in model.rglob("tokenizer_config.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+        for file in model.rglob("tokenizer.json"):
+            file.write_text(tokenizer(261, tags))
+        return Server(model=name)
+
+    def answered(self, server, text, **fields):
+        """How it finished, its text and its calls."""
+        request = {"messages": [user(ASKED)], "tools": [TOOL, OTHER], "max_tokens": 300, "structured_outputs": {"choice": [text]}, "logit_bias": {"259": -100}} | fields
+        status, body, _ = server.send("/v1/chat/completions", request)
+        self.assertEqual(status, 200, body)
+        choice = json.loads(body)["choices"][0]
+        message = choice["message"]
+        return choice["finish_reason"], message["content"], [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls", [])]
+
+    def test_hermes(self):
+        with self.served("hermes", TEMPLATE.read_text(), "<tool_call>", "</tool_call>") as server:
+            for text in ("<tool_call>now</tool_call>", "<tool_call>\nnow\n", "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"):
+                self.assertEqual(self.answered(server, text), ("stop", text, []))
+            numbers = '{"city":12345678901234567890123,"days":9007199254740993,"share":0.10000000000000000001}'
+            text = f'<tool_call>\n{{"name": "forecast", "arguments": {numbers}}}\n</tool_call>'
+            self.assertEqual(self.answered(server, text), ("tool_calls", None, [("forecast", numbers)]))
+
+    def test_glm(self):
+        text = "<tool_call>forecast\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>36893488147419103232</arg_value>\n</tool_call>"
+        with self.served("glm", GLM, "<tool_call>", "</tool_call>") as server:
+            self.assertEqual(self.answered(server, text), ("tool_calls", None, [("forecast", '{"city":"Oslo","days":36893488147419103232}')]))
+            self.assertEqual(self.answered(server, "<tool_call>now</tool_call>"), ("tool_calls", None, [("now", "{}")]))
+            for parallel in (True, False):
+                for length in (14, text.find("\n"), text.find("<arg_value>"), text.find("\n<arg_key>days"), text.find("</tool_call>"), len(text) - 1):
+                    self.assertEqual(self.answered(server, text, max_tokens=length, parallel_tool_calls=parallel), ("length", text[:length], []))
+
+    def test_python(self):
+        text = r"""<|tool_call_start|>[forecast(city="a\tb\n\x41\u00e9 \\n \'\d", days=36893488147419103232)]<|tool_call_end|>"""
+        with self.served("lfm", LFM, "<|tool_call_start|>", "<|tool_call_end|>") as server:
+            finish, content, calls = self.answered(server, text)
+        self.assertEqual((finish, content), ("tool_calls", None))
+        self.assertEqual([(name, json.loads(arguments)) for name, arguments in calls], [("forecast", {"city": "a\tb\nA\u00e9 \\n '\\d", "days": 36893488147419103232})])
 
 
 if __name__ == "__main__":
