@@ -66,12 +66,6 @@ std::optional<std::string> choice_of(const Json& choice, const Ordered& tools, A
   return name;
 }
 
-Ordered schema_of(const Ordered& tool) {
-  const Ordered given = tool["function"].value("parameters", Ordered());
-  if (!given.is_null() && !given.empty()) return given;
-  return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
-}
-
 // A schema that moves to this place of another one: what it refers to in itself moves with it.
 Ordered moved(Ordered schema, const std::string& place) {
   if (!schema.is_structured()) return schema;
@@ -101,6 +95,12 @@ Ordered form_of_call(const Ordered& tools, const std::string& only) {
 }
 
 } // namespace
+
+Ordered schema_of(const Ordered& tool) {
+  const Ordered given = tool["function"].value("parameters", Ordered());
+  if (!given.is_null() && !given.empty()) return given;
+  return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
+}
 
 void read_tools(ChatRequest& request, const RequestFields& fields, std::string_view body, ApiForm form) {
   const bool has_tools = fields.find("tools") != nullptr;

@@ -74,10 +74,15 @@ class Tools(WithOpenAi, unittest.TestCase):
             returned = [{"role": "tool", "tool_call_id": one.id, "content": RETURNED} for one in choice.message.tool_calls]
             choice = self.ask(choice.message.model_dump(exclude_none=True), *returned, **form).choices[0]
             self.assertEqual((choice.finish_reason, choice.message.content, choice.message.tool_calls), ("stop", SAID, None))
-        for seed in range(4): # whatever it draws
-            choice = self.ask(response_format=FORM, temperature=3, seed=seed, max_tokens=60).choices[0]
-            if not choice.message.tool_calls and choice.finish_reason == "stop" and "<tool_call>" not in choice.message.content:
+        kinds = set()
+        for seed in range(12): # whatever it draws, a call where that is what it begins
+            choice = self.ask(response_format=FORM, temperature=2, seed=seed, parallel_tool_calls=False, logit_bias={"259": 100 if seed % 2 else -100}).choices[0]
+            kinds.add(choice.finish_reason)
+            if choice.finish_reason == "tool_calls":
+                self.assertEqual([(one.function.name, sorted(json.loads(one.function.arguments))) for one in choice.message.tool_calls], [("forecast", ["city", "days"])])
+            elif choice.finish_reason == "stop":
                 self.assertEqual(list(json.loads(choice.message.content)), ["wear"])
+        self.assertIn("tool_calls", kinds)
         without = self.ask(response_format=FORM, tool_choice="none").choices[0].message
         self.assertIsNone(without.tool_calls)
         flat = {"type": "function"} | TOOL["function"]
