@@ -204,7 +204,7 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
 }
 
 ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system,
-                                const nlohmann::json* tools) const {
+                                const nlohmann::ordered_json* tools) const {
   require_form(turns);
   if (own_) return encode_own(turns, system, false, {.tools = tools});
   ChatTokens out;

@@ -45,7 +45,7 @@ class ChatTemplate {
   // tokenizer has no tokens for, and for tools that ChatML or the template has no place for. `tools`: what the
   // assistant may call, which a template in the tokenizer's folder writes; null: none.
   ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt,
-                    const nlohmann::json* tools = nullptr) const;
+                    const nlohmann::ordered_json* tools = nullptr) const;
 
   // The same with a generation prompt: it ends where the next answer begins, with "<|im_start|>assistant\n" in ChatML.
   // `values`: ChatML reads none, and has no place for tools.

@@ -122,18 +122,6 @@ jinja::Rendered rendered(const jinja::Template& chat, jinja::Variables variables
   return chat.render(variables, now ? *now : template_date());
 }
 
-// Objects are read without the order of their keys, and templates print them: as OpenAI's schema and transformers'
-// get_json_schema() have them, others alphabetically behind.
-std::vector<std::string> in_usual_order(const Json& object) {
-  constexpr std::array<std::string_view, 10> usual{"id",          "type",       "function",   "name",     "enum",
-                                                   "description", "parameters", "properties", "required", "arguments"};
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
-  const auto rank = [&](const std::string& key) { return std::ranges::find(usual, key) - usual.begin(); };
-  std::ranges::stable_sort(keys, [&](const auto& one, const auto& other) { return rank(one) < rank(other); });
-  return keys;
-}
-
 // Takes the marks out of a rendered conversation, and moves its spans to where they are without them.
 ChatText without_marks(jinja::Rendered rendered) {
   ChatText made;
@@ -177,6 +165,24 @@ void surround_images(ChatText& chat) {
 }
 
 } // namespace
+
+nlohmann::ordered_json in_usual_order(const Json& value) {
+  constexpr std::array<std::string_view, 10> usual{"id",          "type",       "function",   "name",     "enum",
+                                                   "description", "parameters", "properties", "required", "arguments"};
+  if (!value.is_structured()) return value;
+  if (value.is_array()) {
+    auto items = nlohmann::ordered_json::array();
+    for (const Json& item : value) items.push_back(in_usual_order(item));
+    return items;
+  }
+  std::vector<std::string> keys;
+  for (const auto& [key, member] : value.items()) keys.push_back(key);
+  const auto rank = [&](const std::string& key) { return std::ranges::find(usual, key) - usual.begin(); };
+  std::ranges::stable_sort(keys, [&](const auto& one, const auto& other) { return rank(one) < rank(other); });
+  auto members = nlohmann::ordered_json::object();
+  for (const std::string& key : keys) members[key] = in_usual_order(value[key]);
+  return members;
+}
 
 std::string text_with_video(const Turn& turn) {
   std::string text;
@@ -385,16 +391,16 @@ std::string OwnTemplate::marked_text(const Turn& turn) const {
   return text;
 }
 
-jinja::Value OwnTemplate::marked_value(const Json& value) const {
+jinja::Value OwnTemplate::marked_value(const nlohmann::ordered_json& value) const {
   if (value.is_string()) return marked(value.get_ref<const std::string&>());
   if (value.is_array()) {
     std::vector<jinja::Value> items;
-    for (const Json& item : value) items.push_back(marked_value(item));
+    for (const auto& item : value) items.push_back(marked_value(item));
     return jinja::make_list(std::move(items));
   }
-  if (!value.is_object()) return jinja::from_json(nlohmann::ordered_json(value));
+  if (!value.is_object()) return jinja::from_json(value);
   jinja::Dict made;
-  for (const std::string& key : in_usual_order(value)) made.set(marked(key), marked_value(value[key]));
+  for (const auto& [key, member] : value.items()) made.set(marked(key), marked_value(member));
   return jinja::make_dict(std::move(made));
 }
 
@@ -433,7 +439,8 @@ ChatText OwnTemplate::render_plainly(std::span<const Turn> turns, bool prompt, c
   for (const Turn& turn : turns) messages.push_back(message(turn));
   jinja::Variables variables = special_tokens_;
   if (values.variables)
-    for (const auto& [name, value] : values.variables->items()) variables.emplace_back(name, marked_value(value));
+    for (const auto& [name, value] : values.variables->items())
+      variables.emplace_back(name, marked_value(in_usual_order(value)));
   return without_marks(rendered(template_, std::move(variables), std::move(messages), prompt,
                                 values.tools ? marked_value(*values.tools) : jinja::Value(), values.now));
 }

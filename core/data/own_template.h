@@ -32,7 +32,7 @@ struct Turn {
   int images = 0;              // that stand before the text
   std::vector<TurnPart> parts; // of an answer that uses a tool: all of the text
   // Further keys of the message, which the template reads: "tool_calls", "name". They replace what is above.
-  std::shared_ptr<const nlohmann::json> fields;
+  std::shared_ptr<const nlohmann::ordered_json> fields;
   // What stands in place of a user's <video>, with <image> for each frame; empty: <video> is the rows of all frames.
   std::string video_text = {};
   std::string thoughts = {}; // of an answer: what stood before its text, which a template reads as "reasoning_content"
@@ -42,9 +42,13 @@ struct Turn {
 };
 std::string text_with_video(const Turn& turn);
 
+// What was read without the order of its keys, as templates print it: in that of OpenAI's schema and of transformers'
+// get_json_schema(), others alphabetically behind.
+nlohmann::ordered_json in_usual_order(const nlohmann::json& value);
+
 // What a template reads besides a conversation. Null: none.
 struct TemplateValues {
-  const nlohmann::json* tools = nullptr;     // that the assistant may call
+  const nlohmann::ordered_json* tools = nullptr; // that the assistant may call
   const nlohmann::json* variables = nullptr; // an object, of which each key is a variable; texts spell no special token
   std::optional<std::tm> now = {};           // what strftime_now formats; nothing: the same date every day
 };
@@ -111,7 +115,7 @@ class OwnTemplate {
   std::optional<ChatAnswer> find_answer(std::span<const Turn> turns, const std::string& text,
                                         const TemplateValues& values) const;
   jinja::Value message(const Turn& turn) const;
-  jinja::Value marked_value(const nlohmann::json& value) const;
+  jinja::Value marked_value(const nlohmann::ordered_json& value) const;
   std::string marked_text(const Turn& turn) const;
   jinja::Value content_with_marks(const Turn& turn) const;
   void find_image_token();
@@ -119,7 +123,7 @@ class OwnTemplate {
   void find_marks(std::span<const Turn> turns, ChatText& chat) const;
   std::string marked(const std::string& text, std::span<const std::string_view> tokens = {}) const;
   bool shows_content(bool parts) const;
-  static nlohmann::json probe_tools();
+  static nlohmann::ordered_json probe_tools();
   void find_tool_calls();
   void find_thinking_switch();
 

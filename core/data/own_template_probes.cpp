@@ -7,28 +7,29 @@
 namespace fvlm {
 namespace {
 
-using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 constexpr const char* probe_tool = "probe_of_a_chat_template";
 
 } // namespace
 
-Json OwnTemplate::probe_tools() {
-  const Json parameters = {{"type", "object"}, {"properties", {{"x", {{"type", "integer"}}}}}};
-  return Json::array({{{"type", "function"},
-                       {"function", {{"name", probe_tool}, {"description", "A probe."}, {"parameters", parameters}}}}});
+Ordered OwnTemplate::probe_tools() {
+  const Ordered parameters = {{"type", "object"}, {"properties", {{"x", {{"type", "integer"}}}}}};
+  return Ordered::array(
+      {{{"type", "function"},
+        {"function", {{"name", probe_tool}, {"description", "A probe."}, {"parameters", parameters}}}}});
 }
 
 // A template that knows no tools leaves their calls out, and the answer to learn would be empty. One that refuses the
 // probe may write them in other conversations.
 void OwnTemplate::find_tool_calls() {
   const char* const name = probe_tool;
-  const Json tools = probe_tools(), call = {{"id", "callprobe"},
-                                            {"type", "function"},
-                                            {"function", {{"name", name}, {"arguments", {{"x", 1}}}}}};
+  const Ordered tools = probe_tools(), call = {{"id", "callprobe"},
+                                               {"type", "function"},
+                                               {"function", {{"name", name}, {"arguments", {{"x", 1}}}}}};
   const std::vector<Turn> turns = {
       {"user", "a probe"},
-      {"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})}};
+      {"assistant", "", 0, {}, std::make_shared<const Ordered>(Ordered{{"tool_calls", Ordered::array({call})}})}};
   try {
     writes_tool_calls_ = render_plainly(turns, false).text.find(name) != std::string::npos;
   } catch (const Error&) {
@@ -42,11 +43,11 @@ void OwnTemplate::find_tool_calls() {
 // A switch changes how a prompt is written. A template that refuses the probe may have one in other conversations.
 void OwnTemplate::find_thinking_switch() {
   const std::vector<Turn> turns = {{"user", "a probe"}};
-  const auto prompt = [&](const Json& variables) {
+  const auto prompt = [&](const nlohmann::json& variables) {
     return render_plainly(turns, true, {.variables = &variables}).text;
   };
   try {
-    const std::string usual = prompt(Json::object());
+    const std::string usual = prompt(nlohmann::json::object());
     for (const char* variable : {"enable_thinking", "thinking"}) {
       const std::string on = prompt({{variable, true}});
       if (on != prompt({{variable, false}})) thinking_switch_ = {variable, on == usual};

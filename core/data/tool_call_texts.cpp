@@ -1,11 +1,11 @@
 #include "data/tool_call_texts.h"
 
-#include "base/text.h"
-
-#include <nlohmann/json.hpp>
+#include "base/exact_json.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 namespace fvlm {
 namespace {
@@ -14,29 +14,18 @@ using Json = nlohmann::ordered_json; // arguments come in the order in which the
 
 constexpr size_t deepest = 64;
 
-Json parsed(std::string_view text) {
-  size_t depth = 0;
-  for (const char byte : text) // which is more than a call needs
-    if ((byte == '[' || byte == '{') && ++depth > 4096) return Json::value_t::discarded;
-  return Json::parse(text, nullptr, false);
-}
-
 std::string_view stripped(std::string_view text) {
   constexpr const char* space = " \t\r\n";
   const size_t begin = text.find_first_not_of(space);
   return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(space) - begin + 1);
 }
 
-std::string dumped(const Json& arguments) {
-  return arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // The function of this name among those that may be called; null: none is known.
-const nlohmann::json* function_of(const nlohmann::json* tools, std::string_view name) {
+const Json* function_of(const Json* tools, std::string_view name) {
   if (!tools || !tools->is_array()) return nullptr;
-  for (const nlohmann::json& each : *tools) {
-    const nlohmann::json& function = each.is_object() && each.contains("function") ? each["function"] : each;
-    if (function.is_object() && function.value("name", nlohmann::json()) == name) return &function;
+  for (const Json& each : *tools) {
+    const Json& function = each.is_object() && each.contains("function") ? each["function"] : each;
+    if (function.is_object() && function.value("name", Json()) == name) return &function;
   }
   return nullptr;
 }
@@ -47,14 +36,16 @@ std::optional<ToolCall> call_of(const Json& object) {
   Json arguments = Json::object();
   for (const char* key : {"arguments", "parameters"})
     if (const auto found = object.find(key); found != object.end() && !found->is_null()) arguments = *found;
-  if (arguments.is_string()) arguments = parsed(arguments.get_ref<const std::string&>());
+  if (arguments.is_string()) arguments = exact_json(arguments.get_ref<const std::string&>());
   if (!arguments.is_object()) return {};
-  return ToolCall{name->get<std::string>(), dumped(arguments)};
+  return ToolCall{name->get<std::string>(), exact_text(arguments)};
 }
 
 // JSON Schema's names of the types that a value has.
-std::vector<std::string_view> types_of(const nlohmann::json& value) {
-  if (value.is_number_integer()) return {"integer", "number"};
+std::vector<std::string_view> types_of(const Json& value) {
+  const bool is_long = value.is_binary() && exact_text(value).find_first_of(".eE") == std::string::npos;
+  if (value.is_number_integer() || is_long) return {"integer", "number"};
+  if (value.is_binary()) return {"number"};
   if (value.is_null()) return {"null"};
   return {value.type_name()};
 }
@@ -62,16 +53,18 @@ std::vector<std::string_view> types_of(const nlohmann::json& value) {
 // The types that the parameters of a tool say that their values may have.
 class ParameterTypes {
  public:
-  explicit ParameterTypes(const nlohmann::json& parameters) : parameters_(parameters) {}
+  explicit ParameterTypes(const Json& parameters) : parameters_(parameters) {}
 
-  bool admit(const nlohmann::json& schema, const std::vector<std::string_view>& types) {
+  bool admit(const Json& schema, const std::vector<std::string_view>& types) {
     if (!schema.is_object() || --left_ < 0) return false;
     if (const auto reference = schema.find("$ref"); reference != schema.end())
-      if (const nlohmann::json* const target = target_of(*reference)) return admit(*target, types);
+      if (const Json* const target = target_of(*reference)) return admit(*target, types);
     for (const char* list : {"anyOf", "oneOf", "allOf"})
       if (const auto branches = schema.find(list); branches != schema.end() && branches->is_array())
         return std::ranges::any_of(*branches, [&](const auto& branch) { return admit(branch, types); });
-    const auto has = [&](const nlohmann::json& type) { return std::ranges::find(types, type) != types.end(); };
+    const auto has = [&](const Json& type) {
+      return type.is_string() && std::ranges::find(types, type.get_ref<const std::string&>()) != types.end();
+    };
     if (const auto type = schema.find("type"); type != schema.end())
       return type->is_array() ? std::ranges::any_of(*type, has) : has(*type);
     const auto values = schema.find("enum");
@@ -80,36 +73,35 @@ class ParameterTypes {
   }
 
  private:
-  const nlohmann::json* target_of(const nlohmann::json& reference) const {
+  const Json* target_of(const Json& reference) const {
     if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with("#/")) return nullptr;
     try {
-      return &parameters_.at(nlohmann::json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
-    } catch (const nlohmann::json::exception&) { // there is no such place
+      return &parameters_.at(Json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
+    } catch (const Json::exception&) { // there is no such place
       return nullptr;
     }
   }
 
-  const nlohmann::json& parameters_;
+  const Json& parameters_;
   int left_ = 1000; // schemas to look at, which may refer to themselves
 };
 
 // Whether the tool's schema says that a parameter is a text, where its value looks like this one.
-bool is_text(const Json& value, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
-  const nlohmann::json* const function = function_of(tools, tool);
+bool is_text(const Json& value, const Json* tools, std::string_view tool, const std::string& parameter) {
+  const Json* const function = function_of(tools, tool);
   if (!function) return false;
-  const nlohmann::json parameters = function->value("parameters", nlohmann::json()),
-                       properties =
-                           parameters.is_object() ? parameters.value("properties", nlohmann::json()) : parameters,
-                       own = properties.is_object() ? properties.value(parameter, nlohmann::json()) : properties;
+  const Json parameters = function->value("parameters", Json()),
+             properties = parameters.is_object() ? parameters.value("properties", Json()) : parameters,
+             own = properties.is_object() ? properties.value(parameter, Json()) : properties;
   return ParameterTypes(parameters).admit(own, {"string"}) &&
          (value.is_string() || !ParameterTypes(parameters).admit(own, types_of(value)));
 }
 
 // A value without quotes: of the type that it looks like, unless the tool says that it is a text and none such.
-Json value_of(std::string_view text, const nlohmann::json* tools, std::string_view tool, const std::string& parameter) {
+Json value_of(std::string_view text, const Json* tools, std::string_view tool, const std::string& parameter) {
   const std::string_view bare = stripped(text);
   const bool is_word = bare == "True" || bare == "False";
-  Json value = is_word ? Json(bare == "True") : bare == "None" ? Json(nullptr) : parsed(bare);
+  Json value = is_word ? Json(bare == "True") : bare == "None" ? Json(nullptr) : exact_json(bare);
   if (value.is_discarded()) value = text;
   return is_text(value, tools, tool, parameter) ? Json(text) : value;
 }
@@ -134,39 +126,6 @@ bool is_name(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char byte) {
     return std::isalnum(byte) || byte == '_' || byte == '.' || byte == '-';
   });
-}
-
-ToolCalls read_function(std::string_view text, const nlohmann::json* tools) {
-  const auto function = take_between(text, "<function=", "</function>");
-  if (!function || !stripped(text).empty()) return {};
-  const size_t name_end = function->find('>');
-  if (name_end == function->npos) return {};
-  const std::string name(stripped(function->substr(0, name_end)));
-  Json arguments = Json::object();
-  for (std::string_view rest = function->substr(name_end + 1); !stripped(rest).empty();) {
-    const auto parameter = take_between(rest, "<parameter=", "</parameter>");
-    const size_t key_end = parameter ? parameter->find('>') : std::string_view::npos;
-    if (key_end == std::string_view::npos) return {};
-    const std::string key(stripped(parameter->substr(0, key_end)));
-    arguments[key] = value_of(without_line_breaks(parameter->substr(key_end + 1)), tools, name, key);
-  }
-  if (!is_name(name)) return {};
-  return {{{name, dumped(arguments)}}};
-}
-
-ToolCalls read_keys_and_values(std::string_view text, const nlohmann::json* tools) {
-  constexpr std::string_view first_key = "<arg_key>";
-  const size_t name_end = std::min(text.find(first_key), text.size());
-  const std::string name(stripped(text.substr(0, name_end)));
-  if (!is_name(name)) return {};
-  Json arguments = Json::object();
-  for (std::string_view rest = text.substr(name_end); !stripped(rest).empty();) {
-    const auto key = take_between(rest, first_key, "</arg_key>");
-    const auto value = key ? take_between(rest, "<arg_value>", "</arg_value>") : std::nullopt;
-    if (!value) return {};
-    arguments[std::string(*key)] = value_of(*value, tools, name, std::string(*key));
-  }
-  return {{{name, dumped(arguments)}}};
 }
 
 // Reads values of two notations that are near JSON's: Python's, and Gemma 4's.
@@ -235,19 +194,58 @@ class Literals {
   std::optional<Json> quoted() {
     const char quote = text_.front();
     std::string out;
-    for (size_t i = 1; i < text_.size(); ++i) {
-      if (text_[i] == quote) {
-        text_.remove_prefix(i + 1);
-        return out;
-      }
-      if (text_[i] != '\\' || i + 1 == text_.size()) {
-        out += text_[i];
+    for (text_.remove_prefix(1); !text_.empty();) {
+      const char next = text_.front();
+      if (next == '\\') {
+        out += escaped();
         continue;
       }
-      const char next = text_[++i];
-      out += next == 'n' ? '\n' : next == 't' ? '\t' : next;
+      text_.remove_prefix(1);
+      if (next == quote) return out;
+      out += next;
     }
     return {};
+  }
+  // What Python reads for the backslash that comes next, and for what belongs to it. One that begins no escape stays.
+  std::string escaped() {
+    constexpr std::string_view letters = "abfnrtv\\'\"\n", meanings = "\a\b\f\n\r\t\v\\'\"";
+    const size_t at = text_.size() > 1 ? letters.find(text_[1]) : letters.npos;
+    if (at != letters.npos) {
+      text_.remove_prefix(2);
+      return std::string(meanings.substr(at, 1)); // none of a line break
+    }
+    auto point = numbered();
+    if (!point) {
+      text_.remove_prefix(1);
+      return "\\";
+    }
+    const auto is_half = [](uint32_t half, uint32_t first) { return half >= first && half < first + 0x400; };
+    if (is_half(*point, 0xD800)) { // of a pair, as JSON writes characters beyond 16 bits
+      const std::string_view rest = text_;
+      const auto low = numbered();
+      if (low && is_half(*low, 0xDC00))
+        point = 0x10000 + ((*point - 0xD800) << 10) + (*low - 0xDC00);
+      else
+        text_ = rest;
+    }
+    const bool is_alone = is_half(*point, 0xD800) || is_half(*point, 0xDC00);
+    std::string out;
+    append_utf8(out, is_alone ? 0xFFFD : *point);
+    return out;
+  }
+  // \x41, \u00e9, \U0001f600, or up to three octal digits.
+  std::optional<uint32_t> numbered() {
+    const char kind = text_.size() > 1 && text_.front() == '\\' ? text_[1] : ' ';
+    const bool is_octal = kind >= '0' && kind <= '7';
+    const size_t most = is_octal ? 3 : kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
+    if (most == 0) return {};
+    const std::string_view digits = text_.substr(is_octal ? 1 : 2, most);
+    uint32_t point = 0;
+    const char* const begin = digits.data();
+    const auto [end, error] = std::from_chars(begin, begin + digits.size(), point, is_octal ? 8 : 16);
+    if ((!is_octal && end - begin != static_cast<ptrdiff_t>(most)) || point > 0x10FFFF) return {};
+    text_.remove_prefix(static_cast<size_t>(end - text_.data()));
+    return point;
   }
   std::optional<Json> list(size_t depth) {
     Json out = Json::array();
@@ -269,22 +267,40 @@ class Literals {
     if (found == "True" || found == "true") return true;
     if (found == "False" || found == "false") return false;
     if (found == "None" || found == "null") return nullptr;
-    Json number = parsed(found);
-    if (!number.is_number()) return {};
+    Json number = exact_json(found);
+    if (!is_exact_number(number)) return {};
     return number;
   }
   std::string_view text_;
 };
 
 // An object with a name is an answer, too, where no tag says that it is a call.
-bool is_call_without_tag(const Json& object, const nlohmann::json* tools) {
+bool is_call_without_tag(const Json& object, const Json* tools) {
   const auto name = object.find("name");
   return (object.contains("arguments") || object.contains("parameters")) &&
          (!tools || (name->is_string() && function_of(tools, name->get_ref<const std::string&>())));
 }
 
-ToolCalls read_objects(std::string_view text, bool has_tag, const nlohmann::json* tools) {
-  const Json found = parsed(stripped(text));
+// Where the first object or list of the text ends.
+size_t end_of_value(std::string_view text) {
+  size_t depth = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char byte = text[i];
+    if (is_quoted && byte == '\\')
+      ++i;
+    else if (byte == '"')
+      is_quoted = !is_quoted;
+    else if (!is_quoted && (byte == '{' || byte == '['))
+      ++depth;
+    else if (!is_quoted && (byte == '}' || byte == ']') && --depth == 0)
+      return i + 1;
+  }
+  return text.size();
+}
+
+ToolCalls read_objects(std::string_view text, bool has_tag, const Json* tools) {
+  const Json found = exact_json(stripped(text));
   std::vector<ToolCall> calls;
   for (const Json& each : found.is_array() ? found : Json::array({found})) {
     auto call = call_of(each);
@@ -297,31 +313,64 @@ ToolCalls read_objects(std::string_view text, bool has_tag, const nlohmann::json
 
 } // namespace
 
-ToolCalls read_json_calls(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_json_calls(std::string_view text, const Json* tools) {
   return read_objects(text, true, tools);
 }
 
-ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_whole_call(std::string_view text, const Json* tools) {
   constexpr std::string_view tag = "<|python_tag|>";
-  text = stripped(text);
-  const bool has_tag = text.starts_with(tag);
-  if (has_tag) text.remove_prefix(tag.size());
-  std::vector<ToolCall> all; // with semicolons between
-  for (const std::string& each : split(text, ';')) {
-    auto calls = read_objects(each, has_tag, tools);
-    if (!calls) return read_objects(text, has_tag, tools);
+  bool has_tag = false;
+  std::vector<ToolCall> all;
+  do {
+    text = stripped(text);
+    if (text.starts_with(tag)) {
+      has_tag = true;
+      text.remove_prefix(tag.size());
+    }
+    const size_t end = end_of_value(text);
+    auto calls = read_objects(text.substr(0, end), has_tag, tools);
+    text = stripped(text.substr(end));
+    if (!calls || (!text.empty() && text.front() != ';')) return {};
     all.insert(all.end(), calls->begin(), calls->end());
-  }
+    text.remove_prefix(text.empty() ? 0 : 1);
+  } while (!stripped(text).empty());
   return all;
 }
 
-ToolCalls read_tagged_call(std::string_view text, const nlohmann::json* tools) {
-  const std::string_view inside = stripped(text);
-  if (inside.starts_with('{') || inside.starts_with('[')) return read_json_calls(inside, tools);
-  return inside.starts_with("<function=") ? read_function(inside, tools) : read_keys_and_values(inside, tools);
+ToolCalls read_function_call(std::string_view text, const Json* tools) {
+  const auto function = take_between(text, "<function=", "</function>");
+  if (!function || !stripped(text).empty()) return {};
+  const size_t name_end = function->find('>');
+  if (name_end == function->npos) return {};
+  const std::string name(stripped(function->substr(0, name_end)));
+  Json arguments = Json::object();
+  for (std::string_view rest = function->substr(name_end + 1); !stripped(rest).empty();) {
+    const auto parameter = take_between(rest, "<parameter=", "</parameter>");
+    const size_t key_end = parameter ? parameter->find('>') : std::string_view::npos;
+    if (key_end == std::string_view::npos) return {};
+    const std::string key(stripped(parameter->substr(0, key_end)));
+    arguments[key] = value_of(without_line_breaks(parameter->substr(key_end + 1)), tools, name, key);
+  }
+  if (!is_name(name)) return {};
+  return {{{name, exact_text(arguments)}}};
 }
 
-ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools) {
+ToolCalls read_glm_call(std::string_view text, const Json* tools) {
+  constexpr std::string_view first_key = "<arg_key>";
+  const size_t name_end = std::min(text.find(first_key), text.size());
+  const std::string name(stripped(text.substr(0, name_end)));
+  if (!is_name(name)) return {};
+  Json arguments = Json::object();
+  for (std::string_view rest = text.substr(name_end); !stripped(rest).empty();) {
+    const auto key = take_between(rest, first_key, "</arg_key>");
+    const auto value = key ? take_between(rest, "<arg_value>", "</arg_value>") : std::nullopt;
+    if (!value) return {};
+    arguments[std::string(*key)] = value_of(*value, tools, name, std::string(*key));
+  }
+  return {{{name, exact_text(arguments)}}};
+}
+
+ToolCalls read_mistral_calls(std::string_view text, const Json* tools) {
   constexpr std::string_view begin = "[TOOL_CALLS]", arguments_mark = "[ARGS]", id_mark = "[CALL_ID]";
   if (stripped(text).starts_with('[') && text.find(arguments_mark) == text.npos) return read_json_calls(text, tools);
   std::vector<ToolCall> calls;
@@ -334,15 +383,15 @@ ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools)
     if (brace >= one.size()) return {};
     const std::string_view head = one.substr(0, mark == one.npos ? brace : mark);
     const std::string name(stripped(head.substr(0, head.find(id_mark))));
-    const Json arguments = parsed(stripped(one.substr(brace)));
+    const Json arguments = exact_json(stripped(one.substr(brace)));
     if (!is_name(name) || !arguments.is_object()) return {};
-    calls.push_back({name, dumped(arguments)});
+    calls.push_back({name, exact_text(arguments)});
   }
   if (calls.empty()) return {};
   return calls;
 }
 
-ToolCalls read_python_calls(std::string_view text, const nlohmann::json*) {
+ToolCalls read_python_calls(std::string_view text, const Json*) {
   Literals in(text);
   const bool has_brackets = in.take("[");
   std::vector<ToolCall> calls;
@@ -351,20 +400,20 @@ ToolCalls read_python_calls(std::string_view text, const nlohmann::json*) {
     if (name.empty() || !in.take("(")) return {};
     const auto arguments = in.members("=", ")", 0);
     if (!arguments) return {};
-    calls.push_back({name, dumped(*arguments)});
+    calls.push_back({name, exact_text(*arguments)});
   } while (in.take(","));
   if ((has_brackets && !in.take("]")) || !in.at_end()) return {};
   return calls;
 }
 
-ToolCalls read_gemma_call(std::string_view text, const nlohmann::json*) {
+ToolCalls read_gemma_call(std::string_view text, const Json*) {
   Literals in(text);
   if (!in.take("call:")) return {};
   const std::string name = in.name();
   if (name.empty() || !in.take("{")) return {};
   const auto arguments = in.members(":", "}", 0);
   if (!arguments || !in.at_end()) return {};
-  return {{{name, dumped(*arguments)}}};
+  return {{{name, exact_text(*arguments)}}};
 }
 
 } // namespace fvlm

@@ -7,17 +7,18 @@ namespace fvlm {
 using ToolCalls = std::optional<std::vector<ToolCall>>;
 
 // {"name": "f", "arguments": {...}}, or a list of such.
-ToolCalls read_json_calls(std::string_view text, const nlohmann::json* tools);
-// The same with "parameters", behind <|python_tag|> or without.
-ToolCalls read_whole_call(std::string_view text, const nlohmann::json* tools);
-// One such; or <function=f><parameter=x>value</parameter></function>, of Qwen3.5; or f<arg_key>x</arg_key>
-// <arg_value>value</arg_value>, of GLM.
-ToolCalls read_tagged_call(std::string_view text, const nlohmann::json* tools);
-// A list of such; or f[ARGS]{...}, once or several times.
-ToolCalls read_mistral_calls(std::string_view text, const nlohmann::json* tools);
-// [f(x="value", y=1), g()]
-ToolCalls read_python_calls(std::string_view text, const nlohmann::json* tools);
+ToolCalls read_json_calls(std::string_view text, const nlohmann::ordered_json* tools);
+// The same with "parameters", once or several times with semicolons between, behind <|python_tag|> or without.
+ToolCalls read_whole_call(std::string_view text, const nlohmann::ordered_json* tools);
+// <function=f><parameter=x>value</parameter></function>, of Qwen3.5.
+ToolCalls read_function_call(std::string_view text, const nlohmann::ordered_json* tools);
+// f<arg_key>x</arg_key><arg_value>value</arg_value>, of GLM.
+ToolCalls read_glm_call(std::string_view text, const nlohmann::ordered_json* tools);
+// {"name": "f", "arguments": {...}} in a list; or f[ARGS]{...}, once or several times.
+ToolCalls read_mistral_calls(std::string_view text, const nlohmann::ordered_json* tools);
+// [f(x="value", y=1), g()], with the escapes of Python in texts.
+ToolCalls read_python_calls(std::string_view text, const nlohmann::ordered_json* tools);
 // call:f{x:<|"|>value<|"|>,y:1}
-ToolCalls read_gemma_call(std::string_view text, const nlohmann::json* tools);
+ToolCalls read_gemma_call(std::string_view text, const nlohmann::ordered_json* tools);
 
 } // namespace fvlm

@@ -9,13 +9,17 @@
 namespace fvlm {
 namespace {
 
+constexpr const char* space = " \t\r\n";
+
 const ToolCallForm forms[] = {
-    {"<|tool_call_start|>", "<|tool_call_end|>", {}, read_python_calls}, // LFM2
-    {"<|tool_call>", "<tool_call|>", {"<|\"|>"}, read_gemma_call},       // Gemma 4
-    {"<|tool_call|>", "", {}, read_json_calls},                          // Granite
-    {"[TOOL_CALLS]", "", {"[ARGS]", "[CALL_ID]"}, read_mistral_calls},   // Mistral
-    {"<tool_call>", "</tool_call>", {}, read_tagged_call},               // Hermes, Qwen, SmolLM3, GLM
-    {"", "", {"<|python_tag|>"}, read_whole_call},                       // Llama 3
+    {"<|tool_call_start|>", "<|tool_call_end|>", {}, read_python_calls},   // LFM2
+    {"<|tool_call>", "<tool_call|>", {"<|\"|>"}, read_gemma_call},         // Gemma 4
+    {"<|tool_call|>", "", {}, read_json_calls},                            // Granite
+    {"[TOOL_CALLS]", "", {"[ARGS]", "[CALL_ID]"}, read_mistral_calls},     // Mistral
+    {"<tool_call>", "</tool_call>", {}, read_function_call, "<function="}, // Qwen3.5
+    {"<tool_call>", "</tool_call>", {}, read_glm_call, "", true},          // GLM
+    {"<tool_call>", "</tool_call>", {}, read_json_calls},                  // Hermes, Qwen, SmolLM3
+    {"", "", {"<|python_tag|>"}, read_whole_call},                         // Llama 3
 };
 
 } // namespace
@@ -25,7 +29,10 @@ const ToolCallForm* tool_call_form(std::string_view rendered, std::string_view n
   if (at == std::string_view::npos) return nullptr;
   for (const ToolCallForm& form : forms) {
     if (*form.begin) {
-      if (rendered.substr(0, at).rfind(form.begin) != std::string_view::npos) return &form;
+      const size_t begin = rendered.substr(0, at).rfind(form.begin);
+      if (begin == std::string_view::npos) continue;
+      const std::string_view inside = rendered.substr(begin + std::string_view(form.begin).size());
+      if (inside.substr(inside.find_first_not_of(space)).starts_with(form.is_bare ? name : form.opening)) return &form;
       continue;
     }
     // Behind the last brace that opens before the name.
@@ -39,7 +46,7 @@ const ToolCallForm* tool_call_form(std::string_view rendered, std::string_view n
 
 void ToolCallReader::say(std::string_view text, std::string& out) {
   space_ += text;
-  const size_t last = space_.find_last_not_of(" \t\r\n");
+  const size_t last = space_.find_last_not_of(space);
   if (last == std::string::npos) return;
   out += space_.substr(0, last + 1);
   space_.erase(0, last + 1);
@@ -58,7 +65,7 @@ std::string ToolCallReader::add(std::string_view piece) {
   held_ += piece;
   const std::string_view begin = form_.begin, end = form_.end;
   if (begin.empty()) { // what does not open as a call is said as it comes
-    const size_t first = held_.find_first_not_of(" \t\r\n");
+    const size_t first = held_.find_first_not_of(space);
     said_ = said_ || (first != std::string::npos && held_[first] != '{' && held_[first] != '<');
     return said_ ? std::exchange(held_, "") : "";
   }
@@ -83,7 +90,7 @@ std::string ToolCallReader::add(std::string_view piece) {
 std::string ToolCallReader::finish() {
   const std::string rest = std::exchange(held_, ""), begin = form_.begin;
   std::string said;
-  if (inside_ || (begin.empty() && !said_ && !rest.empty()))
+  if ((inside_ && !form_.is_bare) || (begin.empty() && !said_ && !rest.empty()))
     end_call(std::string_view(rest).substr(begin.size()), rest, said);
   else
     say(rest, said);

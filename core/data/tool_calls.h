@@ -24,7 +24,9 @@ struct ToolCallForm {
   std::vector<const char*> marks;
   // Nothing where the text between is no call. `tools`: those that may be called, whose parameters have types; null:
   // unknown.
-  std::optional<std::vector<ToolCall>> (*read)(std::string_view text, const nlohmann::json* tools);
+  std::optional<std::vector<ToolCall>> (*read)(std::string_view text, const nlohmann::ordered_json* tools);
+  const char* opening = ""; // the text between begins with it
+  bool is_bare = false;     // it begins with the name alone: without `end` nobody knows whether a call is whole
 };
 
 // The form in which this text, that a template made of an answer, has a call of `name`; null: none that is known.
@@ -34,7 +36,7 @@ const ToolCallForm* tool_call_form(std::string_view rendered, std::string_view n
 class ToolCallReader {
  public:
   // All must outlive it.
-  ToolCallReader(const ToolCallForm& form, const nlohmann::json* tools) : form_(form), tools_(tools) {}
+  ToolCallReader(const ToolCallForm& form, const nlohmann::ordered_json* tools) : form_(form), tools_(tools) {}
 
   // What is said so far, without what may yet be a call. A call that cannot be read is said, and white space around
   // calls is not.
@@ -46,7 +48,7 @@ class ToolCallReader {
   void say(std::string_view text, std::string& out);
   void end_call(std::string_view inside, std::string_view whole, std::string& out);
   const ToolCallForm& form_;
-  const nlohmann::json* tools_;
+  const nlohmann::ordered_json* tools_;
   std::string held_;
   std::string space_; // that was said last, and may stand before a call
   bool inside_ = false, said_ = false, called_ = false;

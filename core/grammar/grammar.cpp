@@ -51,6 +51,25 @@ Grammar::Node Grammar::forward() {
   return node;
 }
 
+Grammar::Rule Grammar::include(const Grammar& other) {
+  const auto first = static_cast<Node>(nodes_.size() - 1);
+  const auto rules = static_cast<Rule>(rules_.size());
+  const auto moved = [&](Node node) { return node == end ? end : first + node; };
+  for (const Entry& entry : other.nodes_ | std::views::drop(1)) // which is the end
+    switch (entry.kind) {
+    case Kind::byte:
+      byte_of(other.sets_[entry.other], moved(entry.next));
+      break;
+    case Kind::either:
+      add({Kind::either, moved(entry.next), moved(entry.other)});
+      break;
+    default:
+      call(rules + entry.other, moved(entry.next));
+    }
+  for (const Node begin : other.rules_) rules_.push_back(moved(begin));
+  return rules;
+}
+
 std::vector<bool> Grammar::nodes_with(Way way) const {
   std::vector<bool> found(nodes_.size());
   const auto leads_to_end = [&](const Entry& entry) -> bool {

@@ -35,6 +35,9 @@ class Grammar {
   Node forward();
   void lead(Node forward, Node to) { nodes_[forward].next = to; }
 
+  // The whole text of another grammar.
+  Rule include(const Grammar& other);
+
   size_t size() const { return nodes_.size(); }
 
   // A rule that calls itself before it has read a byte; nothing where there is none.

@@ -75,7 +75,8 @@ std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const To
                                                   const std::shared_ptr<const Grammar>& grammar) {
   constexpr size_t most = 4;
   std::erase_if(recent_, [](const auto& texts) { return texts->is_full(); });
-  const auto found = std::ranges::find_if(recent_, [&](const auto& texts) { return texts->grammar() == *grammar; });
+  const auto found = std::ranges::find_if(
+      recent_, [&](const auto& texts) { return texts->table() == tokens && texts->grammar() == *grammar; });
   auto texts = found != recent_.end() ? *found : std::make_shared<ConstrainedTexts>(tokens, grammar);
   if (found != recent_.end()) recent_.erase(found);
   recent_.push_front(texts);
@@ -83,20 +84,20 @@ std::shared_ptr<ConstrainedTexts> RecentTexts::of(const std::shared_ptr<const To
   return texts;
 }
 
-TokenConstraint::TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface, std::optional<int64_t> call)
-    : texts_(std::move(texts)), state_(texts_->begin()), preface_(std::move(preface)), call_(call),
+TokenConstraint::TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface, std::optional<Call> call)
+    : texts_(std::move(texts)), state_(texts_->begin()), preface_(std::move(preface)), call_(std::move(call)),
       place_(preface_.is_open ? Place::preface
              : preface_.begin ? Place::begin
                               : Place::behind) {}
 
 const std::vector<bool>& TokenConstraint::allowed() {
   if (place_ == Place::text || (place_ == Place::behind && !call_)) return texts_->allowed(state_);
-  if (place_ == Place::preface || place_ == Place::call) {
+  if (place_ == Place::preface) {
     allowed_.assign(static_cast<size_t>(texts_->tokens()), true);
   } else {
     allowed_ = texts_->allowed(state_);
     if (place_ == Place::begin) allowed_[static_cast<size_t>(*preface_.begin)] = true;
-    if (call_) allowed_[static_cast<size_t>(*call_)] = true;
+    if (call_) allowed_[static_cast<size_t>(call_->token)] = true;
   }
   return allowed_;
 }
@@ -131,17 +132,16 @@ void TokenConstraint::advance_preface(int64_t token) {
 }
 
 void TokenConstraint::advance(int64_t token) {
-  if (place_ == Place::call) return;
   if (place_ == Place::preface) return advance_preface(token);
   if (place_ == Place::begin && token == preface_.begin) {
     place_ = Place::preface;
     return;
   }
-  if (place_ != Place::text && token == call_) {
-    place_ = Place::call;
+  if (std::exchange(place_, Place::text) != Place::text && call_ && token == call_->token) {
+    texts_ = call_->texts;
+    state_ = texts_->begin();
     return;
   }
-  place_ = Place::text;
   state_ = texts_->next(state_, token);
   if (state_ == Automaton::none || !texts_->is_full()) return;
   texts_ = std::make_shared<ConstrainedTexts>(*texts_, state_);

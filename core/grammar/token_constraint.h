@@ -44,6 +44,7 @@ class ConstrainedTexts {
   ConstrainedTexts(const ConstrainedTexts& others, State state);
 
   const Grammar& grammar() const { return *grammar_; }
+  const std::shared_ptr<const TokenTable>& table() const { return tokens_; }
   int64_t number() const { return number_; } // which no others have
   State begin() const { return automaton_.begin(); }
   bool accepts(State state) const { return state != Automaton::none && automaton_.accepts(state); }
@@ -82,17 +83,22 @@ struct Preface {
   bool is_open = false;         // it has begun
 };
 
+// A token that may stand in place of a text, and the texts that may follow it.
+struct Call {
+  int64_t token;
+  std::shared_ptr<ConstrainedTexts> texts; // of as many tokens
+};
+
 // One text.
 class TokenConstraint {
  public:
-  // `call`: a token that may begin the text in place of one of the grammar; behind it anything may follow.
   explicit TokenConstraint(std::shared_ptr<ConstrainedTexts> texts, Preface preface = {},
-                           std::optional<int64_t> call = {});
+                           std::optional<Call> call = {});
 
   // By id, whether the token may follow.
   const std::vector<bool>& allowed();
   // Whether the text may end here.
-  bool is_whole() const { return place_ == Place::call || (place_ != Place::preface && texts_->accepts(state_)); }
+  bool is_whole() const { return place_ != Place::preface && texts_->accepts(state_); }
   // What may follow the text is the same where this is.
   std::pair<int64_t, Automaton::State> place() const;
   // Whether nothing may follow.
@@ -101,12 +107,12 @@ class TokenConstraint {
   void advance(int64_t token);
 
  private:
-  enum class Place { begin, preface, behind, text, call }; // behind: the preface
+  enum class Place { begin, preface, behind, text }; // behind: the preface
   void advance_preface(int64_t token);
   std::shared_ptr<ConstrainedTexts> texts_;
   Automaton::State state_;
   Preface preface_;
-  std::optional<int64_t> call_;
+  std::optional<Call> call_;
   Place place_;
   std::string preface_end_;   // the last bytes of the preface, which may become `end_text`
   std::vector<bool> allowed_; // before the text

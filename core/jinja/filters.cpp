@@ -164,6 +164,7 @@ std::optional<int64_t> parse_integer(Runtime& runtime, std::string_view text, in
 Value filter_int(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   auto bound = bind_arguments(runtime, "int", arguments, {"default", "base"});
   if (subject.is_integer()) return subject.integer();
+  if (subject.long_integer()) return subject;
   std::optional<double> real = subject.is_float() ? std::optional(subject.number()) : std::nullopt;
   if (const std::string* text = subject.text()) {
     if (const auto value = parse_integer(runtime, *text, bound[1] ? integer_of(runtime, "int", *bound[1]) : 10))

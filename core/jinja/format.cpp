@@ -99,6 +99,7 @@ std::string to_text(Runtime& runtime, const Value& value) {
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";
   if (const bool* flag = value.boolean()) return *flag ? "True" : "False";
+  if (const LongInteger* const large = value.long_integer()) return large->digits;
   if (value.is_float()) return format_float(value.number());
   if (value.is_integer()) return fmt::format("{}", value.integer());
   if (!value.list() && !value.dict()) runtime.fail(fmt::format("a {} cannot be written as text", value.type()));

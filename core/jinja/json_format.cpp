@@ -25,6 +25,8 @@ class JsonWriter {
       out_ += "null";
     else if (const bool* flag = value.boolean())
       out_ += *flag ? "true" : "false";
+    else if (const LongInteger* const large = value.long_integer())
+      out_ += large->digits;
     else if (value.is_float())
       number(value.number());
     else if (value.is_integer())

@@ -1,10 +1,9 @@
 #include "jinja/value.h"
 
-#include "base/error.h"
-
-#include <nlohmann/json.hpp>
+#include "base/exact_json.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace fvlm::jinja {
 
@@ -20,6 +19,7 @@ int64_t Value::integer() const {
 }
 
 double Value::number() const {
+  if (const LongInteger* const large = long_integer()) return large->size;
   const auto* real = std::get_if<double>(&data_);
   return real ? *real : static_cast<double>(integer());
 }
@@ -34,8 +34,8 @@ bool Value::truthy() const {
 }
 
 const char* Value::type() const {
-  static constexpr const char* names[] = {"Undefined", "NoneType", "bool",      "int",         "float",   "str",
-                                          "list",      "dict",     "namespace", "LoopContext", "function"};
+  static constexpr const char* names[] = {"Undefined", "NoneType", "bool",      "int",         "float",    "str",
+                                          "list",      "dict",     "namespace", "LoopContext", "function", "int"};
   const List* sequence = list();
   if (sequence && sequence->kind == List::Kind::tuple) return "tuple";
   if (sequence && sequence->kind == List::Kind::generator) return "generator";
@@ -75,9 +75,12 @@ Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items) {
 Value from_json(const nlohmann::ordered_json& json) {
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX})
-    throw Error(ErrorKind::data, "the integer {} is too large for a chat template, which has them up to {}",
-                json.get<uint64_t>(), INT64_MAX)
-        .advise("make it a text");
+    return LongInteger{exact_text(json), json.get<double>()};
+  if (json.is_binary()) {
+    const std::string digits = exact_text(json);
+    const double size = std::strtod(digits.c_str(), nullptr);
+    return digits.find_first_of(".eE") == std::string::npos ? Value(LongInteger{digits, size}) : Value(size);
+  }
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return json.get_ref<const std::string&>();

@@ -25,13 +25,18 @@ struct Undefined {
   std::shared_ptr<const std::string> what; // such as "'tools' is undefined"
 };
 struct None {};
+// An integer beyond 64 bits. It prints as its digits, and is a float of its size in all else.
+struct LongInteger {
+  std::string digits;
+  double size;
+};
 
 class Value {
  public:
   using String = std::shared_ptr<const std::string>; // valid UTF-8
   using Variant = std::variant<Undefined, None, bool, int64_t, double, String, std::shared_ptr<const List>,
                                std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<Loop>,
-                               std::shared_ptr<const Callable>>;
+                               std::shared_ptr<const Callable>, std::shared_ptr<const LongInteger>>;
 
   Value() : data_(None{}) {}
   Value(bool value) : data_(value) {}
@@ -46,6 +51,7 @@ class Value {
   Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
   Value(std::shared_ptr<Loop> loop) : data_(std::move(loop)) {}
   Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
+  Value(LongInteger integer) : data_(std::make_shared<const LongInteger>(std::move(integer))) {}
   static Value undefined(std::string what);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -57,11 +63,12 @@ class Value {
   Namespace* space() const { return pointer<std::shared_ptr<Namespace>>(); }
   Loop* loop() const { return pointer<std::shared_ptr<Loop>>(); }
   const Callable* callable() const { return pointer<std::shared_ptr<const Callable>>(); }
+  const LongInteger* long_integer() const { return pointer<std::shared_ptr<const LongInteger>>(); }
   const std::string& undefined_name() const { return *std::get<Undefined>(data_).what; }
 
   // Python counts booleans as integers, and integers as numbers.
   bool is_integer() const { return boolean() || std::holds_alternative<int64_t>(data_); }
-  bool is_float() const { return std::holds_alternative<double>(data_); }
+  bool is_float() const { return std::holds_alternative<double>(data_) || long_integer(); }
   bool is_number() const { return is_integer() || is_float(); }
   int64_t integer() const; // of an is_integer()
   double number() const;   // of an is_number()
@@ -125,7 +132,7 @@ struct Callable {
 Value make_list(std::vector<Value> items, List::Kind kind = List::Kind::list);
 Value make_dict(Dict dict);
 Value dict_of(std::initializer_list<std::pair<std::string_view, Value>> items);
-// Throws Error(data) for integers of 2^63 and more. Those of 2^64 and more are floats in parsed JSON, and so here.
+// Of a parsed document, where integers of 2^64 and more are floats, or a value of exact_json(), which has all digits.
 Value from_json(const nlohmann::ordered_json& json);
 
 } // namespace fvlm::jinja

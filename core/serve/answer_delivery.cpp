@@ -142,8 +142,8 @@ void AnswerDelivery::deliver_end(RunningAnswer& answer, const Event& event) {
     hear(answer, last, false);
     say(answer, answer.stops.finish());
   }
-  end_calls(answer);
   const bool is_whole = !is_echo_alone && (event.by_end_token || answer.stopped);
+  end_calls(answer);
   job.listener->end_answer(answer.number, !is_whole ? "length" : answer.called > 0 ? "tool_calls" : "stop");
 }
 

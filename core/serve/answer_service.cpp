@@ -6,6 +6,7 @@
 #include "device/runtime.h"
 #include "infer/token_table.h"
 #include "ops/out_of_memory.h"
+#include "serve/call_grammar.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -268,12 +269,14 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
   prompt.stop = request.stop_rules;
   prompt.top_logprobs = request.top_logprobs;
   if (request.form && !token_table_) token_table_ = infer::token_table_of(tokenizer_);
+  if (job->prompt.calls && !call_table_) call_table_ = token_table_of_calls(tokenizer_, *job->prompt.tool_calls);
   try {
     for (int64_t answer = 0; answer < request.answers; ++answer) {
+      std::optional<grammar::Call> call;
+      if (job->prompt.calls) call = {*job->prompt.call_begin, recent_texts_.of(call_table_, job->prompt.calls)};
       if (request.form)
-        prompt.constraint = std::make_shared<grammar::TokenConstraint>(recent_texts_.of(token_table_, request.form),
-                                                                       prompts_.preface_of(job->prompt.thinking),
-                                                                       job->prompt.call_begin);
+        prompt.constraint = std::make_shared<grammar::TokenConstraint>(
+            recent_texts_.of(token_table_, request.form), prompts_.preface_of(job->prompt.thinking), std::move(call));
       auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);

@@ -89,6 +89,7 @@ class AnswerService {
   const Tokenizer& tokenizer_;
   const PromptWriter& prompts_;
   std::shared_ptr<const grammar::TokenTable> token_table_; // of it, since an answer's form was asked for
+  std::shared_ptr<const grammar::TokenTable> call_table_;  // the same of calls
   grammar::RecentTexts recent_texts_;
   ServiceLimits limits_;
   std::optional<infer::GenerationBatch> batch_;

@@ -47,7 +47,7 @@ struct PromptFrames {
 
 // What the model may do besides answering in words.
 struct OfferedTools {
-  nlohmann::json list;             // as the template reads it
+  nlohmann::ordered_json list;     // as the template reads it
   std::optional<std::string> only; // it has to call this one, or, if empty, any of several
   bool parallel = true;            // it may call several at once
 };

@@ -1,6 +1,7 @@
 #include "serve/message_contents.h"
 
 #include "base/base64.h"
+#include "base/exact_json.h"
 #include "data/media/decode_image.h"
 #include "data/visual_marks.h"
 #include "serve/request_fields.h"
@@ -15,6 +16,7 @@
 namespace fvlm::serve {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 namespace {
 
@@ -122,17 +124,17 @@ void Contents::add_calls(const Json& message, const std::string& where) {
   const Json* list = RequestFields(message, where).find("tool_calls");
   if (!list || list->empty()) return;
   if (!list->is_array()) throw wrong_field(where + ".tool_calls", "expected a list of calls, got " + shortened(*list));
-  Json calls = Json::array();
+  Ordered calls = Ordered::array();
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string place = fmt::format("{}.tool_calls[{}]", where, i);
-    const Json& call = calls.emplace_back(read_call((*list)[i], place));
-    (void)text(call.dump(-1, ' ', false, Json::error_handler_t::replace), place, false); // which counts it
+    const Ordered& call = calls.emplace_back(read_call((*list)[i], place));
+    (void)text(exact_text(call), place, false); // which counts it
     if (call.contains("id")) tools_by_call_[call["id"].get<std::string>()] = call["function"]["name"];
   }
-  Json fields = {{"tool_calls", std::move(calls)}};
+  Ordered fields = {{"tool_calls", std::move(calls)}};
   Turn& turn = request_.turns.back();
   if (turn.text.empty()) fields["content"] = nullptr;
-  turn.fields = std::make_shared<const Json>(std::move(fields));
+  turn.fields = std::make_shared<const Ordered>(std::move(fields));
 }
 
 void Contents::add_result(const Json& json, const std::string& where) {
@@ -140,14 +142,14 @@ void Contents::add_result(const Json& json, const std::string& where) {
   const Json* content = message.find("content");
   if (!content) throw wrong_field(where, "it has no content");
   const std::string call = message.text("tool_call_id"), given = message.text("name");
-  Json fields = Json::object();
+  Ordered fields = Ordered::object();
   if (!call.empty()) fields["tool_call_id"] = call;
   const auto called = tools_by_call_.find(call);
   if (!call.empty() && called == tools_by_call_.end())
     throw wrong_field(where + ".tool_call_id", fmt::format("no message before it has a call '{}'", call));
   if (called != tools_by_call_.end() || !given.empty()) fields["name"] = given.empty() ? called->second : given;
   Turn turn{"tool", read(*content, where + ".content", "tool")};
-  turn.fields = std::make_shared<const Json>(std::move(fields));
+  turn.fields = std::make_shared<const Ordered>(std::move(fields));
   request_.turns.push_back(std::move(turn));
 }
 

@@ -6,6 +6,7 @@
 #include "data/media/write_image.h"
 #include "data/video_text.h"
 #include "data/visual_marks.h"
+#include "serve/call_grammar.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -211,7 +212,11 @@ std::vector<TokenId> PromptWriter::prompt(const ChatRequest& request, std::span<
                 request.tools ? "tools" : "messages")
         .at(request.tools ? "tools" : "messages")
         .advise("response_format makes an answer fit a JSON schema, in /v1/responses text.format");
-  if (request.form && request.tools && !request.tools->only) written.call_begin = call_begin(*written.tool_calls);
+  if (request.form && request.tools && !request.tools->only) {
+    written.call_begin = call_begin(*written.tool_calls);
+    written.calls =
+        std::make_shared<const grammar::Grammar>(grammar_of_calls(tokenizer_, *written.tool_calls, *request.tools));
+  }
   const nlohmann::json variables = variables_of(request, chat.thinking_switch());
   TemplateValues values{.tools = request.tools ? &request.tools->list : nullptr, .variables = &variables};
   // An embedding is to be the same every day, and that which was trained.

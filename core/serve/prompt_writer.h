@@ -29,9 +29,10 @@ struct WrittenPrompt {
   // Of each frame, what it was made of, as infer::Prompt::visual_keys has it. Equal keys are equal frames for the same
   // PromptWriter.
   std::vector<std::string> frame_keys;
-  const ToolCallForm* tool_calls = nullptr; // of a request with tools: how its answer calls them
-  std::optional<TokenId> call_begin;        // the token that begins a call, where the answer is one or has a form
-  Thinking thinking;                        // of a chat
+  const ToolCallForm* tool_calls = nullptr;      // of a request with tools: how its answer calls them
+  std::optional<TokenId> call_begin;             // the token that begins a call, where the answer is one or has a form
+  std::shared_ptr<const grammar::Grammar> calls; // what may follow it (call_grammar.h)
+  Thinking thinking;                             // of a chat
   // Of a prompt that opens its answer.
   std::string echo;
   TokenId first_token = 0;

@@ -1,5 +1,7 @@
 #include "serve/tool_fields.h"
 
+#include "base/exact_json.h"
+#include "data/own_template.h"
 #include "data/tool_call_texts.h"
 #include "grammar/json_schema.h"
 
@@ -64,12 +66,6 @@ std::optional<std::string> choice_of(const Json& choice, const Ordered& tools, A
   return name;
 }
 
-Ordered schema_of(const Ordered& tool) {
-  const Ordered given = tool["function"].value("parameters", Ordered());
-  if (!given.is_null() && !given.empty()) return given;
-  return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
-}
-
 // A schema that moves to this place of another one: what it refers to in itself moves with it.
 Ordered moved(Ordered schema, const std::string& place) {
   if (!schema.is_structured()) return schema;
@@ -100,6 +96,12 @@ Ordered form_of_call(const Ordered& tools, const std::string& only) {
 
 } // namespace
 
+Ordered schema_of(const Ordered& tool) {
+  const Ordered given = tool["function"].value("parameters", Ordered());
+  if (!given.is_null() && !given.empty()) return given;
+  return {{"type", "object"}, {"properties", Ordered::object()}, {"additionalProperties", false}};
+}
+
 void read_tools(ChatRequest& request, const RequestFields& fields, std::string_view body, ApiForm form) {
   const bool has_tools = fields.find("tools") != nullptr;
   const Ordered tools = has_tools ? tools_of(fields.in_order(body), form) : Ordered::array();
@@ -110,7 +112,7 @@ void read_tools(ChatRequest& request, const RequestFields& fields, std::string_v
     throw wrong_field("tool_choice", "the request has no tools");
   const auto only = choice_of(chosen, tools, form);
   if (tools.empty() || chosen == "none") return;
-  OfferedTools offered{Json(tools), only, parallel};
+  OfferedTools offered{tools, only, parallel};
   if (only) {
     if (request.form)
       throw wrong_field("tool_choice", "an answer that has to be a call of a tool has no other form besides");
@@ -126,21 +128,23 @@ void read_tools(ChatRequest& request, const RequestFields& fields, std::string_v
   request.tools = std::make_shared<const OfferedTools>(std::move(offered));
 }
 
-Json read_call(const Json& call, const std::string& where) {
+Ordered read_call(const Json& call, const std::string& where) {
   const Json function = call.is_object() ? call.value("function", Json()) : Json();
   const Json name = function.is_object() ? function.value("name", Json()) : Json();
   if (!name.is_string() || name.get_ref<const std::string&>().empty())
     throw wrong_field(where,
                       R"(expected {"id": "...", "type": "function", "function": {"name": "...", "arguments": "{}"}})");
-  Json arguments = function.value("arguments", Json());
-  if (arguments.is_string()) {
-    const auto& text = arguments.get_ref<const std::string&>();
-    arguments = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
-  }
-  if (arguments.is_null()) arguments = Json::object();
+  const Json given = function.value("arguments", Json());
+  const std::string text = given.is_string() ? given.get<std::string>() : "";
+  Ordered arguments = !text.empty()                          ? exact_json(text)
+                      : given.is_null() || given.is_string() ? Ordered::object()
+                                                             : in_usual_order(given);
+  if (arguments.is_null()) arguments = Ordered::object();
   if (!arguments.is_object()) throw wrong_field(where + ".function.arguments", "expected a JSON object, as a text");
-  Json out = {{"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
+  Ordered out;
   if (const Json id = call.value("id", Json()); id.is_string()) out["id"] = id;
+  out["type"] = "function";
+  out["function"] = {{"name", name}, {"arguments", std::move(arguments)}};
   return out;
 }
 

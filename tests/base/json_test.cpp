@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/exact_json.h"
 #include "base/json.h"
 
 #include <gtest/gtest.h>
@@ -50,4 +51,24 @@ TEST(Json, NamesPlaceOfMalformedText) {
   EXPECT_THAT(mistake("{\"a\": \"\xff\"}"), HasSubstr("UTF-8"));
   EXPECT_THAT(mistake(std::string_view("{}\0{}", 5)), HasSubstr("byte 2 is 0"));
   EXPECT_THAT(mistake("{} {}"), HasSubstr("invalid JSON"));
+}
+
+TEST(ExactJson, KeepsKeysAndDigits) {
+  for (const char* text : {R"({"b":[1,2.50,-0.0,1E+5],"a":{"c":null,"b":"é\\\n"}})", "18446744073709551616",
+                           "-12345678901234567890123", "[]", "{}", "[[],{}]", "true", "\"\""})
+    EXPECT_EQ(exact_text(exact_json(text)), text);
+  EXPECT_EQ(exact_text(exact_json(" { \"a\" : [ 1 , 2 ] , \"a\" : 3 } ")), R"({"a":3})");
+  EXPECT_TRUE(is_exact_number(exact_json("1.5")) && is_exact_number(exact_json("1")));
+  EXPECT_FALSE(is_exact_number(exact_json("\"1\"")));
+}
+
+TEST(ExactJson, IsDiscardedWhereItIsNoneOrLarge) {
+  std::string keys = "{\"0\":0";
+  for (int i = 1; i < 1024; ++i) keys += ",\"" + std::to_string(i) + "\":0";
+  EXPECT_FALSE(exact_json(keys + "}").is_discarded());
+  EXPECT_TRUE(exact_json(keys + ",\"more\":0}").is_discarded());
+  EXPECT_FALSE(exact_json(std::string(256, '[') + std::string(256, ']')).is_discarded());
+  EXPECT_TRUE(exact_json(std::string(257, '[') + std::string(257, ']')).is_discarded());
+  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "1 2", "nul", "\"\xff\"", "1e999"})
+    EXPECT_TRUE(exact_json(text).is_discarded()) << text;
 }

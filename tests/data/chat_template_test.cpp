@@ -222,14 +222,35 @@ TEST(OwnTemplate, OfToolsWritesConversationsWithTools) {
   const Json all = Json::array({named("default", "D"), named("tool_use", "T{{ tools | length }}"), named("rag", "R")});
   const ChatFolder folder(Json{{"chat_template", all}});
   const Tokenizer tokenizer = folder.tokenizer();
-  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  const auto tools = in_usual_order(Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}}));
   const std::vector<Turn> turns = {{"user", "a"}};
-  const auto prompt = [&](const char* name, const Json* offered) {
+  const auto prompt = [&](const char* name, const nlohmann::ordered_json* offered) {
     return tokenizer.decode(ChatTemplate(tokenizer, {}, name).prompt(turns, "", {.tools = offered}));
   };
   EXPECT_THAT(prompt("default", nullptr), testing::EndsWith("D"));
   EXPECT_THAT(prompt("default", &tools), testing::EndsWith("T1"));
   EXPECT_THAT(prompt("rag", &tools), testing::EndsWith("R")) << "a template that was chosen";
+}
+
+TEST(OwnTemplate, ToolsAndCallsKeepTheOrderOfTheirKeys) {
+  using Ordered = nlohmann::ordered_json;
+  const ChatFolder folder(Json{{"chat_template", "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages "
+                                                 "%}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}"
+                                                 "{% endfor %}"}});
+  const Tokenizer tokenizer = folder.tokenizer();
+  const std::string tool =
+                        R"({"type": "function", "function": {"parameters": {"required": ["z"], "properties": )"
+                        R"({"z": {"description": "d", "type": "string"}, "a": {}}, "type": "object"}, "name": "f"}})",
+                    calls = R"([{"function": {"name": "f", "arguments": {"z": 1, "name": 2, "a": 3}}}])";
+  const Ordered tools = Ordered::array({Ordered::parse(tool)});
+  const std::vector<Turn> turns = {
+      {"assistant", "", 0, {}, std::make_shared<const Ordered>(Ordered{{"tool_calls", Ordered::parse(calls)}})},
+      {"user", "!"}};
+  const auto prompt = ChatTemplate(tokenizer, {}, "default").prompt(turns, "", {.tools = &tools});
+  EXPECT_EQ(tokenizer.decode(prompt), tool + calls + "!");
+  EXPECT_EQ(in_usual_order(Json::parse(tool)).dump(),
+            R"({"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{},"z":)"
+            R"({"type":"string","description":"d"}},"required":["z"]}}})");
 }
 
 TEST(OwnTemplate, AnswersAreGenerationBlocksWhereThereAreSome) {

@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 
 using namespace fvlm;
-using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 namespace {
 
@@ -21,7 +21,7 @@ struct Heard {
   std::vector<ToolCall> calls;
 };
 
-Heard hear(const ToolCallForm& form, std::string_view answer, size_t step, const Json* tools = nullptr) {
+Heard hear(const ToolCallForm& form, std::string_view answer, size_t step, const Ordered* tools = nullptr) {
   ToolCallReader reader(form, tools);
   Heard heard;
   const auto take = [&] {
@@ -49,10 +49,10 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
   const OwnTemplate chat(tokenizer, "default");
   ASSERT_NE(chat.tool_call_form(), nullptr);
 
-  const Json arguments = {{"city", "Paris, \"Île\"; {1}"}, {"days", 3}, {"exact", true}, {"at", {1, 2.5}}};
-  const Json call = {
+  const Ordered arguments = {{"city", "Paris, \"Île\"; {1}"}, {"days", 3}, {"exact", true}, {"at", {1, 2.5}}};
+  const Ordered call = {
       {"id", "callprobe"}, {"type", "function"}, {"function", {{"name", "get_weather"}, {"arguments", arguments}}}};
-  const Json tools = {
+  const Ordered tools = {
       {{"type", "function"},
        {"function",
         {{"name", "get_weather"},
@@ -64,7 +64,8 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
   };
   const std::vector<Turn> asked = {{"user", "How is it?"}};
   std::vector<Turn> answered = asked;
-  answered.push_back({"assistant", "", 0, {}, std::make_shared<const Json>(Json{{"tool_calls", Json::array({call})}})});
+  answered.push_back(
+      {"assistant", "", 0, {}, std::make_shared<const Ordered>(Ordered{{"tool_calls", Ordered::array({call})}})});
   const std::string all = text_with(answered, false), before = text_with(asked, true);
   size_t begin = 0; // templates may end a prompt with more than they put before an earlier answer
   while (begin < before.size() && begin < all.size() && before[begin] == all[begin]) ++begin;
@@ -79,7 +80,7 @@ TEST_P(PublicTemplate, CallsThatItWritesAreRead) {
     const Heard heard = hear(*chat.tool_call_form(), answer, step);
     ASSERT_EQ(heard.calls.size(), 1U) << answer;
     EXPECT_EQ(heard.calls[0].name, "get_weather");
-    EXPECT_EQ(Json::parse(heard.calls[0].arguments), arguments) << heard.calls[0].arguments;
+    EXPECT_EQ(nlohmann::json::parse(heard.calls[0].arguments), nlohmann::json(arguments)); // in the template's order
     EXPECT_EQ(heard.said, "");
   }
 }
@@ -89,34 +90,44 @@ INSTANTIATE_TEST_SUITE_P(All, PublicTemplate,
                                          "gemma4"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-const ToolCallForm& form_with(const std::string& begin) {
-  return *tool_call_form(begin + "{\"name\": \"probe\", \"parameters\": {}}", "probe");
+const ToolCallForm& form_with(const std::string& begin,
+                              const std::string& call = R"({"name": "probe", "parameters": {}})") {
+  return *tool_call_form(begin + call, "probe");
 }
 
-TEST(ToolCalls, OfOtherFormsAreRead) {
-  const auto lfm = hear(
-      form_with("<|tool_call_start|>"),
-      "Well. \n<|tool_call_start|>[f(a=\"x, (y)\", b=[1, -2.5], c={'k': None}), g.h()]<|tool_call_end|>\ndone\n", 3);
-  EXPECT_EQ(lfm.said, "Well.\ndone\n");
-  EXPECT_THAT(lfm.calls, testing::ElementsAre(ToolCall{"f", R"~({"a":"x, (y)","b":[1,-2.5],"c":{"k":null}})~"},
-                                              ToolCall{"g.h", "{}"}));
-  const auto glm = hear(form_with("<tool_call>"),
-                        "<tool_call>find\n<arg_key>what</arg_key>\n<arg_value>a b</arg_value>\n<arg_key>most</arg_key>"
-                        "<arg_value>5</arg_value>\n</tool_call>",
-                        1);
-  EXPECT_THAT(glm.calls, testing::ElementsAre(ToolCall{"find", R"({"what":"a b","most":5})"}));
+class ToolCalls : public testing::Test {
+ protected:
+  const std::string tag = "<tool_call>", end_tag = "</tool_call>";
+  const ToolCallForm &hermes = form_with(tag), &qwen35 = form_with(tag, "\n<function=probe>\n"),
+                     &glm = form_with(tag, "probe\n<arg_key>x</arg_key>"), &lfm = form_with("<|tool_call_start|>"),
+                     &gemma = form_with("<|tool_call>"), &llama = form_with("");
+};
+
+TEST_F(ToolCalls, OfOtherFormsAreRead) {
+  const auto lfm_calls = hear(
+      lfm, "Well. \n<|tool_call_start|>[f(a=\"x, (y)\", b=[1, -2.5], c={'k': None}), g.h()]<|tool_call_end|>\ndone\n",
+      3);
+  EXPECT_EQ(lfm_calls.said, "Well.\ndone\n");
+  EXPECT_THAT(lfm_calls.calls, testing::ElementsAre(ToolCall{"f", R"~({"a":"x, (y)","b":[1,-2.5],"c":{"k":null}})~"},
+                                                    ToolCall{"g.h", "{}"}));
+  const auto glm_calls =
+      hear(glm,
+           "<tool_call>find\n<arg_key>what</arg_key>\n<arg_value>a b</arg_value>\n<arg_key>most</arg_key>"
+           "<arg_value>5</arg_value>\n</tool_call>",
+           1);
+  EXPECT_THAT(glm_calls.calls, testing::ElementsAre(ToolCall{"find", R"({"what":"a b","most":5})"}));
   const auto mistral =
       hear(form_with("[TOOL_CALLS]"), "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}", 2);
   EXPECT_THAT(mistral.calls, testing::ElementsAre(ToolCall{"f", "{\"a\":1}"}, ToolCall{"g", "{}"}));
   const auto granite =
       hear(form_with("<|tool_call|>"), R"(<|tool_call|>[{"name": "f", "arguments": {"z": 1, "a": 2}}])", 4);
   EXPECT_THAT(granite.calls, testing::ElementsAre(ToolCall{"f", R"({"z":1,"a":2})"})); // in the model's order
-  const auto llama = hear(form_with(""), "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": \"1; 2\"}}", 5);
-  EXPECT_THAT(llama.calls, testing::ElementsAre(ToolCall{"f", "{\"a\":\"1; 2\"}"}));
+  const auto tagged = hear(llama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": \"1; 2\"}}", 5);
+  EXPECT_THAT(tagged.calls, testing::ElementsAre(ToolCall{"f", "{\"a\":\"1; 2\"}"}));
 }
 
-TEST(ToolCalls, ValuesHaveTheTypesOfTheTool) {
-  const Json tools = {
+TEST_F(ToolCalls, ValuesHaveTheTypesOfTheTool) {
+  const Ordered tools = {
       {{"type", "function"},
        {"function",
         {{"name", "f"},
@@ -124,13 +135,13 @@ TEST(ToolCalls, ValuesHaveTheTypesOfTheTool) {
   const std::string answer =
       "<tool_call>\n<function=f>\n<parameter=code>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
       "</function>\n</tool_call>";
-  EXPECT_EQ(hear(form_with("<tool_call>"), answer, 6, &tools).calls.at(0).arguments, R"({"code":"12","n":12})");
-  EXPECT_EQ(hear(form_with("<tool_call>"), answer, 6).calls.at(0).arguments, R"({"code":12,"n":12})");
+  EXPECT_EQ(hear(qwen35, answer, 6, &tools).calls.at(0).arguments, R"({"code":"12","n":12})");
+  EXPECT_EQ(hear(qwen35, answer, 6).calls.at(0).arguments, R"({"code":12,"n":12})");
 }
 
 // As pydantic and others write parameters that may be left out, or refer to schemas beside.
-TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
-  const Json parameters = Json::parse(R"({
+TEST_F(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
+  const Ordered parameters = Ordered::parse(R"({
     "$defs": {"Name": {"type": "string"}, "Endless": {"anyOf": [{"$ref": "#/$defs/Endless"}, {"$ref": "#/$defs/Endless"}]}},
     "properties": {
       "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
@@ -143,15 +154,15 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
       "lost": {"$ref": "#/$defs/~9"},
       "any": {}
     }})");
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}};
+  const Ordered tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", parameters}}}}};
   const auto read = [&](const std::string& name, const std::string& value) {
-    const std::string qwen = "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
-                             "\n</parameter>\n</function>\n</tool_call>",
-                      glm = "<tool_call>f\n<arg_key>" + name + "</arg_key>\n<arg_value>" + value +
-                            "</arg_value>\n</tool_call>";
-    const std::string arguments = hear(form_with("<tool_call>"), qwen, 50, &tools).calls.at(0).arguments;
-    EXPECT_EQ(hear(form_with("<tool_call>"), glm, 50, &tools).calls.at(0).arguments, arguments);
-    return Json::parse(arguments).at(name);
+    const std::string function = "<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
+                                 "\n</parameter>\n</function>\n</tool_call>",
+                      keys = "<tool_call>f\n<arg_key>" + name + "</arg_key>\n<arg_value>" + value +
+                             "</arg_value>\n</tool_call>";
+    const std::string arguments = hear(qwen35, function, 50, &tools).calls.at(0).arguments;
+    EXPECT_EQ(hear(glm, keys, 50, &tools).calls.at(0).arguments, arguments);
+    return Ordered::parse(arguments).at(name);
   };
   for (const char* text : {"optional", "listed", "referred", "chosen"}) {
     EXPECT_EQ(read(text, "1"), "1") << text;
@@ -163,21 +174,21 @@ TEST(ToolCalls, ValuesHaveOneOfTheTypesOfTheTool) {
   EXPECT_EQ(read("referred", "null"), "null");
   EXPECT_EQ(read("chosen", "null"), "null");
   EXPECT_EQ(read("either", "5"), 5);
-  EXPECT_EQ(read("either", "[1, 2]"), (Json{1, 2}));
+  EXPECT_EQ(read("either", "[1, 2]"), (Ordered{1, 2}));
   EXPECT_EQ(read("either", "true"), "true");
   EXPECT_EQ(read("either", "01234"), "01234");
   EXPECT_EQ(read("number", "12"), 12);
   for (const char* unknown : {"endless", "lost", "any", "more"}) EXPECT_EQ(read(unknown, "12"), 12) << unknown;
 }
 
-TEST(ToolCalls, WithoutATagNameATool) {
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  const auto calls = [&](const std::string& answer, const Json* known) {
-    const Heard heard = hear(form_with(""), answer, 7, known);
+TEST_F(ToolCalls, WithoutATagNameATool) {
+  const Ordered tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const auto calls = [&](const std::string& answer, const Ordered* known) {
+    const Heard heard = hear(llama, answer, 7, known);
     EXPECT_EQ(heard.said, heard.calls.empty() ? answer : "");
     return std::ssize(heard.calls);
   };
-  for (const Json* known : {static_cast<const Json*>(nullptr), &tools}) {
+  for (const Ordered* known : {static_cast<const Ordered*>(nullptr), &tools}) {
     EXPECT_EQ(calls(R"({"name": "f", "parameters": {"a": 1}})", known), 1);
     EXPECT_EQ(calls(R"({"name": "f", "parameters": {}}; {"name": "f", "arguments": {}})", known), 2);
     EXPECT_EQ(calls(R"({"name": "Ann", "age": 5})", known), 0) << "an answer of a form";
@@ -188,38 +199,116 @@ TEST(ToolCalls, WithoutATagNameATool) {
       << "the client says that there is none";
 }
 
-TEST(ToolCalls, WhatIsNoneIsSaid) {
-  const std::vector<std::pair<std::string, std::string>> answers = {
-      {"<tool_call>", "The tag <tool_call> opens, </tool_call> closes."},
-      {"<tool_call>", "<tool_call>{\"name\": 5}</tool_call>"},
-      {"<tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {}"}, // cut off
-      {"<tool_call>", "a < b <tool_cal"},
-      {"<tool_call>", "<tool_call><function=f><parameter=x>1</function></tool_call>"},
-      {"<|tool_call_start|>", "<|tool_call_start|>[f(x=), g()]<|tool_call_end|>"},
-      {"<|tool_call>", "<|tool_call>call:f{x:[1,}<tool_call|>"},
-      {"[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{\"a\": "},
-      {"", "{\"answer\": 5}"},
-      {"", "No tool: {\"name\": \"f\", \"parameters\": {}}"},
-      {"", "   "}};
-  for (const auto& [begin, answer] : answers)
+TEST_F(ToolCalls, OfLlamaHaveSemicolonsBetween) {
+  const std::string f = R"({"name": "f", "parameters": {"a": "1; {2", "b": "\"; }"}})",
+                    g = R"({"name": "g", "parameters": {"c": [1, {"d": ";"}]}})";
+  const ToolCall first{"f", R"({"a":"1; {2","b":"\"; }"})"}, second{"g", R"({"c":[1,{"d":";"}]})"};
+  for (const std::string& answer : {f + "; " + g, f + ";" + g + ";", f + " ;\n" + g, "<|python_tag|>" + f + "; " + g,
+                                    "<|python_tag|>" + f + "; <|python_tag|>" + g})
     for (const size_t step : {answer.size(), size_t{1}}) {
-      const Heard heard = hear(form_with(begin), answer, step);
+      const Heard heard = hear(llama, answer, step);
+      EXPECT_THAT(heard.calls, testing::ElementsAre(first, second)) << answer;
+      EXPECT_EQ(heard.said, "");
+    }
+}
+
+// As Python reads them (3.11).
+TEST_F(ToolCalls, OfPythonHaveItsEscapes) {
+  const auto argument = [this](const std::string& text) {
+    const std::string call = "<|tool_call_start|>[f(x=" + text + ")]<|tool_call_end|>";
+    const Heard heard = hear(lfm, call, 3);
+    return heard.calls.empty() ? Ordered(heard.said) : Ordered::parse(heard.calls[0].arguments)["x"];
+  };
+  const std::vector<std::pair<std::string, std::string>> texts = {
+      {R"("a\nb\tc\rd")", "a\nb\tc\rd"},
+      {R"('it\'s \"so\"')", "it's \"so\""},
+      {R"("C:\\new\\x41")", "C:\\new\\x41"},
+      {R"("\x41\xe9")", "A\u00e9"},
+      {R"("\u00e9\u20ac")", "\u00e9\u20ac"},
+      {R"("\U0001f600")", "\U0001f600"},
+      {R"("\ud83d\ude00")", "\U0001f600"}, // as a client sees it that reads what Python writes of it
+      {R"("\ud83d\u0041")", "\uFFFDA"},
+      {R"("\101\60\0")", std::string("A0\0", 3)},
+      {R"("\a\b\f\v")", "\a\b\f\v"},
+      {R"("\d+\.\/")", R"(\d+\.\/)"}, // which are no escapes
+      {R"("\xg1\u12\U00110000")", R"(\xg1\u12\U00110000)"},
+      {"\"a\\\nb\"", "ab"},
+      {R"("")", ""}};
+  for (const auto& [written, meant] : texts) EXPECT_EQ(argument(written), meant) << written;
+  EXPECT_EQ(argument(R"({"k\n": ['\x41', "\\"]})"), (Ordered{{"k\n", {"A", "\\"}}}));
+}
+
+TEST_F(ToolCalls, NumbersKeepTheirDigits) {
+  const Ordered tools = Ordered::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {
+      "i": {"type": "integer"}, "s": {"type": "string"}}}}}])");
+  const auto arguments = [&](const ToolCallForm& form, const std::string& answer) {
+    return hear(form, answer, 7, &tools).calls.at(0).arguments;
+  };
+  for (const std::string& number : std::vector<std::string>{
+           "9007199254740993", "18446744073709551615", "18446744073709551616", "-9223372036854775809",
+           "123456789012345678901234567890", "0.1000000000000000055", "1.50", "1e3", "-7"}) {
+    const std::string json = R"({"name": "f", "arguments": {"i": )" + number + R"(, "l": [)" + number + "]}}",
+                      expected = R"({"i":)" + number + R"(,"l":[)" + number + "]}";
+    EXPECT_EQ(arguments(hermes, tag + json + end_tag), expected);
+    EXPECT_EQ(arguments(llama, json), expected);
+    EXPECT_EQ(arguments(form_with("<|tool_call|>"), "<|tool_call|>[" + json + "]"), expected);
+    EXPECT_EQ(arguments(form_with("[TOOL_CALLS]"), "[TOOL_CALLS]f[ARGS]" + expected), expected);
+    EXPECT_EQ(arguments(lfm, "<|tool_call_start|>[f(i=" + number + ", l=[" + number + "])]<|tool_call_end|>"),
+              expected);
+    EXPECT_EQ(arguments(gemma, "<|tool_call>call:f{i:" + number + ",l:[" + number + "]}<tool_call|>"), expected);
+    EXPECT_EQ(arguments(glm, tag + "f<arg_key>i</arg_key><arg_value>" + number + "</arg_value><arg_key>s</arg_key>" +
+                                 "<arg_value>" + number + "</arg_value>" + end_tag),
+              R"({"i":)" + number + R"(,"s":")" + number + "\"}");
+    EXPECT_EQ(arguments(qwen35, tag + "<function=f><parameter=i>" + number + "</parameter><parameter=s>\n" + number +
+                                    "\n</parameter></function>" + end_tag),
+              R"({"i":)" + number + R"(,"s":")" + number + "\"}");
+  }
+}
+
+TEST_F(ToolCalls, WhatIsNoneIsSaid) {
+  const std::vector<std::pair<const ToolCallForm*, std::string>> answers = {
+      {&hermes, "The tag <tool_call> opens, </tool_call> closes."},
+      {&hermes, "<tool_call>{\"name\": 5}</tool_call>"},
+      {&hermes, "<tool_call>now</tool_call>"},
+      {&hermes, "<tool_call>\"now\"</tool_call>"},
+      {&hermes, "<tool_call>now"},
+      {&hermes, "<tool_call>now\n<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>"},
+      {&hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}"}, // cut off
+      {&hermes, "a < b <tool_cal"},
+      {&qwen35, "<tool_call>now</tool_call>"},
+      {&qwen35, "<tool_call><function=f><parameter=x>1</function></tool_call>"},
+      {&qwen35, "<tool_call><function=f><parameter=x>1</parameter>"},
+      {&glm, "<tool_call>{\"name\": \"f\"}</tool_call>"},
+      {&glm, "<tool_call>find"},
+      {&glm, "<tool_call>find\n<arg_key>what</arg_key>"},
+      {&glm, "<tool_call>find\n<arg_key>what</arg_key>\n<arg_value>a</arg_value>"}, // more may have followed
+      {&lfm, "<|tool_call_start|>[f(x=), g()]<|tool_call_end|>"},
+      {&gemma, "<|tool_call>call:f{x:[1,}<tool_call|>"},
+      {&form_with("[TOOL_CALLS]"), "[TOOL_CALLS]f[ARGS]{\"a\": "},
+      {&llama, "{\"answer\": 5}"},
+      {&llama, "{\"name\": \"f\", \"parameters\": {}}; and"},
+      {&llama, "{\"name\": \"f\", \"parameters\": {}} {\"name\": \"f\", \"parameters\": {}}"},
+      {&llama, "No tool: {\"name\": \"f\", \"parameters\": {}}"},
+      {&llama, "   "}};
+  for (const auto& [form, answer] : answers)
+    for (const size_t step : {answer.size(), size_t{1}}) {
+      const Heard heard = hear(*form, answer, step);
       EXPECT_EQ(heard.said, answer);
       EXPECT_TRUE(heard.calls.empty()) << answer;
     }
 }
 
-TEST(ToolCalls, NestedTextsOfAnyDepthDoNoHarm) {
+TEST_F(ToolCalls, NestedTextsOfAnyDepthDoNoHarm) {
   for (const char* opening : {"[", "{", "f(x=[", "call:f{x:{", "[f(x={'a':"}) {
     std::string deep;
     for (int i = 0; i < 20000; ++i) deep += opening;
-    for (const auto& read :
-         {read_json_calls, read_whole_call, read_tagged_call, read_mistral_calls, read_python_calls, read_gemma_call})
+    for (const auto& read : {read_json_calls, read_whole_call, read_function_call, read_glm_call, read_mistral_calls,
+                             read_python_calls, read_gemma_call})
       EXPECT_FALSE(read(deep, nullptr));
   }
 }
 
-TEST(ToolCalls, OfAnUnknownFormAreNotLookedFor) {
+TEST_F(ToolCalls, OfAnUnknownFormAreNotLookedFor) {
   EXPECT_EQ(tool_call_form("I call probe with x = 1", "probe"), nullptr);
   EXPECT_EQ(tool_call_form("nothing", "probe"), nullptr);
 }

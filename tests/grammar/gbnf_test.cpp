@@ -397,5 +397,15 @@ TEST(Gbnf, ATextGoesOnWhereAnotherAutomatonBegins) {
   EXPECT_EQ(automaton->next(state, ']'), Automaton::none);
 }
 
+TEST(Grammar, IncludesOthersWithTheirRules) {
+  Grammar all;
+  const Grammar::Rule whole = all.new_rule();
+  const auto list = all.include(of_gbnf("root ::= \"[\" (root | word*) \"]\"\nword ::= [a-c]\n")),
+             loop = all.include(of_gbnf("root ::= \"x\"* \"y\""));
+  all.define(whole, all.text("(", all.call(list, all.call(loop, all.call(list, all.text(")", Grammar::end))))));
+  for (const char* text : {"([[ab]]xxy[])", "([]y[c])"}) EXPECT_TRUE(has(all, text)) << text;
+  for (const char* text : {"[ab]", "([]y)", "([d]y[])", "([]x[])", "([[]y[])"}) EXPECT_FALSE(has(all, text)) << text;
+}
+
 } // namespace
 } // namespace fvlm::grammar

@@ -154,25 +154,27 @@ TEST(TokenConstraint, BeginsBehindItsPreface) {
 
 TEST(TokenConstraint, MayBeACallInPlaceOfAText) {
   const auto texts = std::make_shared<ConstrainedTexts>(table(), example());
-  const int64_t begin = 0, end = 1, brace = 2, call = 25; // tokens that no text has, and {"
-  const auto all = std::ssize(vocabulary());
+  const int64_t begin = 0, end = 1, brace = 2, name = 4, call = 25; // tokens that no text has, {" and name
   const auto count = [](const std::vector<bool>& allowed) { return std::ranges::count(allowed, true); };
 
-  TokenConstraint called(texts, {}, call), said(texts, {}, call);
+  const auto calls = std::make_shared<const Grammar>(of_choices({"n", "name"}));
+  const Call behind{call, std::make_shared<ConstrainedTexts>(table(), calls)};
+  TokenConstraint called(texts, {}, behind), said(texts, {}, behind);
   EXPECT_EQ(count(called.allowed()), count(texts->allowed(texts->begin())) + 1);
   EXPECT_TRUE(called.allowed()[static_cast<size_t>(call)]);
   EXPECT_FALSE(called.is_whole());
   EXPECT_NE(called.place(), TokenConstraint(texts).place()) << "others of the same form call nothing";
   called.advance(call);
-  EXPECT_EQ(count(called.allowed()), all);
-  EXPECT_TRUE(called.is_whole()) << "the answer may end behind a call";
-  for (const int64_t token : {brace, call, end}) called.advance(token);
-  EXPECT_EQ(count(called.allowed()), all);
+  EXPECT_EQ(called.allowed(), TokenConstraint(behind.texts).allowed());
+  EXPECT_EQ(called.place(), TokenConstraint(behind.texts).place());
+  EXPECT_FALSE(called.is_whole()) << "a call has begun";
+  called.advance(name);
+  EXPECT_TRUE(called.is_whole() && called.is_over()) << "the answer ends behind a call";
   said.advance(brace);
   EXPECT_FALSE(said.allowed()[static_cast<size_t>(call)]) << "only at the beginning";
   EXPECT_EQ(said.place(), (std::pair{texts->number(), texts->next(texts->begin(), brace)}));
 
-  TokenConstraint thought(texts, {begin, end, "</end>"}, call);
+  TokenConstraint thought(texts, {begin, end, "</end>"}, behind);
   EXPECT_EQ(count(thought.allowed()), count(texts->allowed(texts->begin())) + 2);
   const auto before = thought.place();
   for (const int64_t token : {begin, call, end}) thought.advance(token);
@@ -180,6 +182,8 @@ TEST(TokenConstraint, MayBeACallInPlaceOfAText) {
   EXPECT_NE(thought.place(), before);
   EXPECT_FALSE(thought.is_whole());
   thought.advance(call);
+  EXPECT_FALSE(thought.is_whole());
+  thought.advance(name);
   EXPECT_TRUE(thought.is_whole());
 }
 

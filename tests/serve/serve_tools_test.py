@@ -20,7 +20,7 @@ from running_server import Server, WithOpenAi, user
 from talking_model import train_on
 
 TEMPLATE = Path(__file__).parents[1] / "jinja" / "chat_templates" / "qwen25.jinja"
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "maximum": 9, "minimum": 0}},
               "required": ["city", "days"], "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "forecast", "description": "The weather.", "parameters": PARAMETERS}}
 OTHER = {"type": "function", "function": {"name": "now"}}
@@ -74,10 +74,15 @@ class Tools(WithOpenAi, unittest.TestCase):
             returned = [{"role": "tool", "tool_call_id": one.id, "content": RETURNED} for one in choice.message.tool_calls]
             choice = self.ask(choice.message.model_dump(exclude_none=True), *returned, **form).choices[0]
             self.assertEqual((choice.finish_reason, choice.message.content, choice.message.tool_calls), ("stop", SAID, None))
-        for seed in range(4): # whatever it draws
-            choice = self.ask(response_format=FORM, temperature=3, seed=seed, max_tokens=60).choices[0]
-            if not choice.message.tool_calls and choice.finish_reason == "stop" and "<tool_call>" not in choice.message.content:
+        kinds = set()
+        for seed in range(12): # whatever it draws, a call where that is what it begins
+            choice = self.ask(response_format=FORM, temperature=2, seed=seed, parallel_tool_calls=False, logit_bias={"259": 100 if seed % 2 else -100}).choices[0]
+            kinds.add(choice.finish_reason)
+            if choice.finish_reason == "tool_calls":
+                self.assertEqual([(one.function.name, sorted(json.loads(one.function.arguments))) for one in choice.message.tool_calls], [("forecast", ["city", "days"])])
+            elif choice.finish_reason == "stop":
                 self.assertEqual(list(json.loads(choice.message.content)), ["wear"])
+        self.assertIn("tool_calls", kinds)
         without = self.ask(response_format=FORM, tool_choice="none").choices[0].message
         self.assertIsNone(without.tool_calls)
         flat = {"type": "function"} | TOOL["function"]
@@ -88,6 +93,15 @@ class Tools(WithOpenAi, unittest.TestCase):
         with self.client.responses.stream(**request, **logprobs) as stream:
             added = [event.item.type for event in stream if event.type == "response.output_item.added"]
             self.assertEqual(added, [item.type for item in stream.get_final_response().output])
+
+    def test_a_call_that_is_cut_off(self):
+        """The answer that max_tokens ends says so, also where its text is a call already."""
+        for parallel in (False, True):
+            whole = self.ask(parallel_tool_calls=parallel)
+            self.assertEqual(whole.choices[0].finish_reason, "tool_calls")
+            for missing in range(1, 6):
+                cut = self.ask(parallel_tool_calls=parallel, max_tokens=whole.usage.completion_tokens - missing).choices[0]
+                self.assertEqual(cut.finish_reason, "length", missing)
 
     def test_one_at_a_time(self):
         choice = self.ask(parallel_tool_calls=False).choices[0]
@@ -165,6 +179,22 @@ class Tools(WithOpenAi, unittest.TestCase):
             self.ask({"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "gone", "content": "b"})
         self.assertIn("has a call 'gone'", caught.exception.body["message"])
 
+    def test_prompts_keep_the_order_of_keys(self):
+        """As transformers writes tools and what was called, with all digits."""
+        parameters = {"required": ["z"], "properties": {"z": {"maximum": 10, "type": "integer"}, "a": {"description": "A.", "type": "string"}}, "type": "object"}
+        tool = {"type": "function", "function": {"parameters": parameters, "name": "f", "description": "F."}}
+        arguments = '{"z": 18446744073709551616, "name": 9223372036854775808, "a": [1.5, "b"]}'
+        called = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}
+        messages = [SYSTEM, {"role": "user", "content": ASKED}, called, {"role": "tool", "tool_call_id": "a", "content": "b"}]
+        with Server(model="run") as server:
+            def sent(path, fields):
+                status, text, _ = server.send(path, fields)
+                self.assertEqual(status, 200, text)
+                return json.loads(text)
+            prompt = sent("/detokenize", sent("/tokenize", {"messages": messages, "tools": [tool]}))["prompt"]
+        self.assertIn(json.dumps(tool), prompt)
+        self.assertIn('{"name": "f", "arguments": ' + arguments + "}", prompt)
+
     def test_a_template_that_calls_none(self):
         tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
         with Server("--image-size", 28) as server:
@@ -183,6 +213,61 @@ class Tools(WithOpenAi, unittest.TestCase):
                 self.assertEqual(status, expected, text)
                 if "tool_choice" not in fields and fields:
                     self.assertIn("tools: beside a form of the answer (response_format", json.loads(text)["error"]["message"])
+
+
+GLM = """{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}
+{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v if v is string else v | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"""
+LFM = GLM.replace("<tool_call>", "<|tool_call_start|>[").replace("</tool_call>", ")]<|tool_call_end|>").replace(
+    "}}\n{% for k", "}}({% for k").replace("<arg_key>{{ k }}</arg_key>\n<arg_value>", "{{ k }}=").replace("</arg_value>\n", "")
+
+
+class Forms(unittest.TestCase):
+    """The same model behind templates that write calls in other forms, whose answers are given texts."""
+
+    @staticmethod
+    def served(name, template, *tags):
+        model = folder / name
+        shutil.copytree(folder / "run", model)
+        for file in model.rglob("tokenizer_config.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+        for file in model.rglob("tokenizer.json"):
+            file.write_text(tokenizer(261, tags))
+        return Server(model=name)
+
+    def answered(self, server, text, **fields):
+        """How it finished, its text and its calls."""
+        request = {"messages": [user(ASKED)], "tools": [TOOL, OTHER], "max_tokens": 300, "structured_outputs": {"choice": [text]}, "logit_bias": {"259": -100}} | fields
+        status, body, _ = server.send("/v1/chat/completions", request)
+        self.assertEqual(status, 200, body)
+        choice = json.loads(body)["choices"][0]
+        message = choice["message"]
+        return choice["finish_reason"], message["content"], [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls", [])]
+
+    def test_hermes(self):
+        with self.served("hermes", TEMPLATE.read_text(), "<tool_call>", "</tool_call>") as server:
+            for text in ("<tool_call>now</tool_call>", "<tool_call>\nnow\n", "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"):
+                self.assertEqual(self.answered(server, text), ("stop", text, []))
+            numbers = '{"city":12345678901234567890123,"days":9007199254740993,"share":0.10000000000000000001}'
+            text = f'<tool_call>\n{{"name": "forecast", "arguments": {numbers}}}\n</tool_call>'
+            self.assertEqual(self.answered(server, text), ("tool_calls", None, [("forecast", numbers)]))
+
+    def test_glm(self):
+        text = "<tool_call>forecast\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>36893488147419103232</arg_value>\n</tool_call>"
+        with self.served("glm", GLM, "<tool_call>", "</tool_call>") as server:
+            self.assertEqual(self.answered(server, text), ("tool_calls", None, [("forecast", '{"city":"Oslo","days":36893488147419103232}')]))
+            self.assertEqual(self.answered(server, "<tool_call>now</tool_call>"), ("tool_calls", None, [("now", "{}")]))
+            for parallel in (True, False):
+                for length in (14, text.find("\n"), text.find("<arg_value>"), text.find("\n<arg_key>days"), text.find("</tool_call>"), len(text) - 1):
+                    self.assertEqual(self.answered(server, text, max_tokens=length, parallel_tool_calls=parallel), ("length", text[:length], []))
+
+    def test_python(self):
+        text = r"""<|tool_call_start|>[forecast(city="a\tb\n\x41\u00e9 \\n \'\d", days=36893488147419103232)]<|tool_call_end|>"""
+        with self.served("lfm", LFM, "<|tool_call_start|>", "<|tool_call_end|>") as server:
+            finish, content, calls = self.answered(server, text)
+        self.assertEqual((finish, content), ("tool_calls", None))
+        self.assertEqual([(name, json.loads(arguments)) for name, arguments in calls], [("forecast", {"city": "a\tb\nA\u00e9 \\n '\\d", "days": 36893488147419103232})])
 
 
 if __name__ == "__main__":

@@ -308,13 +308,13 @@ class Reader {
   Conversation begun() const { return {parts_.text("system").value_or(mix_.system), {}, tools()}; }
 
   // A list of functions, or its JSON as a text.
-  std::shared_ptr<const Json> tools() const {
+  std::shared_ptr<const nlohmann::ordered_json> tools() const {
     const Json* found = parts_.find("tools");
     if (!found) return nullptr;
     Json list = found->is_string() ? Json::parse(found->get<std::string>(), nullptr, false) : *found;
     if (list.is_discarded()) broken(fmt::format("{} is a text, and no JSON", parts_.name("tools")));
     if (!list.is_array()) wrong_type(parts_.name("tools"), list, "a list");
-    return list.empty() ? nullptr : std::make_shared<const Json>(std::move(list));
+    return list.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(in_usual_order(list));
   }
 
   void add_answered(Conversation talk, const std::string& name) {

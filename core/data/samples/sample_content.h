@@ -17,7 +17,7 @@ namespace fvlm {
 struct Conversation {
   std::string system; // empty for none
   std::vector<Turn> turns;
-  std::shared_ptr<const nlohmann::json> tools = nullptr; // that the assistant may call; null: none
+  std::shared_ptr<const nlohmann::ordered_json> tools = nullptr; // that the assistant may call; null: none
 };
 
 // A box of an image, or a point.

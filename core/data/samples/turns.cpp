@@ -37,7 +37,8 @@ std::string role_of(const std::string& role, const std::string& name) {
 }
 
 // Of a message in the form of OpenAI: what chat templates read about tools. Null content stays null.
-std::shared_ptr<const Json> tool_fields(const Json& value, const std::string& role, const std::string& name) {
+std::shared_ptr<const nlohmann::ordered_json> tool_fields(const Json& value, const std::string& role,
+                                                          const std::string& name) {
   Json fields = Json::object();
   if (const Json* calls = role == "assistant" ? present(value, "tool_calls") : nullptr) {
     const std::string named = fmt::format("'tool_calls' of {}", name);
@@ -50,7 +51,7 @@ std::shared_ptr<const Json> tool_fields(const Json& value, const std::string& ro
   for (const char* key : {"name", "tool_call_id"})
     if (const Json* found = role == "tool" ? present(value, key) : nullptr)
       fields[key] = text_in(*found, fmt::format("'{}' of {}", key, name));
-  return fields.empty() ? nullptr : std::make_shared<const Json>(std::move(fields));
+  return fields.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(in_usual_order(fields));
 }
 
 // Texts that follow each other are one.
