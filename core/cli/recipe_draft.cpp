@@ -81,6 +81,7 @@ std::string mix_text(const RecipeDraft& draft) {
   const auto add = [&](const char* key, const auto& value) { text += fmt::format("    {} = {},\n", key, value); };
   if (draft.chat_template) add("chat_template", quoted(*draft.chat_template));
   if (draft.system) add("system", quoted(*draft.system));
+  if (draft.mask_history) add("mask_history", "true");
   if (draft.max_frames) add("max_frames", *draft.max_frames);
   if (draft.image_frames) add("replicate_image_frames", *draft.image_frames);
   if (draft.max_text_tokens) add("max_text_tokens", *draft.max_text_tokens);

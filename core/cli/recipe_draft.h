@@ -39,6 +39,7 @@ struct RecipeDraft {
   std::optional<int64_t> max_frames;        // where the default does not fit
   std::optional<int64_t> image_frames;      // to which a still image is repeated
   std::optional<int64_t> max_text_tokens;
+  bool mask_history = false;        // of a conversation the last answer alone is learnt
   std::optional<int64_t> negatives; // of a retrieval sample, where it is not the default
   int64_t epochs = 1, batch = 16;
 

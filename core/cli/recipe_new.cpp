@@ -147,6 +147,28 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
   return seen;
 }
 
+// The same of what is trained on. Some templates write the thoughts of the last answer alone, and so do not show which
+// parts of a longer conversation are answers.
+Findings look_at_training(const plan::Plan& plan, plan::Mix& mix, const Tokenizer& tokenizer, const VideoDecoder* video,
+                          RecipeDraft& draft) {
+  const std::string label = "the data";
+  try {
+    return look_at(plan, mix, tokenizer, video, label);
+  } catch (const Error&) {
+    if (!draft.chat_template) throw;
+    mix.mask_history = true;
+    try {
+      Findings seen = look_at(plan, mix, tokenizer, video, label);
+      draft.mask_history = true;
+      log_warning("of conversations with several answers the last one alone is learnt (mask_history = true): the "
+                  "model's chat template writes earlier ones otherwise");
+      return seen;
+    } catch (const Error&) { // it is something else
+    }
+    throw;
+  }
+}
+
 int64_t with_room(int64_t seen, bool is_complete, int64_t step) {
   const int64_t wanted = is_complete ? seen : seen + seen / 2;
   return std::max(step, (wanted + step - 1) / step * step);
@@ -406,7 +428,7 @@ Findings decide(const ParsedOptions& parsed, const std::string& file, RecipeDraf
   const auto registry = open_registry(parsed);
   const auto video = choose_video_decoder(*registry, plan.kernels["video"]);
   plan::Mix mix = plan.stages.front().data;
-  const Findings seen = look_at(plan, mix, tokenizer, video ? &*video : nullptr, "the data");
+  const Findings seen = look_at_training(plan, mix, tokenizer, video ? &*video : nullptr, draft);
   if (seen.with_choice > 0)
     throw Error(ErrorKind::data, "the samples are multiple-choice questions, which are for evaluation")
         .advise("give them to --held-out, and to --data samples with an answer");

@@ -55,7 +55,7 @@ class FileSearch {
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
-    if (mix.preprocessed) return file(path + ".preprocessed", *mix.preprocessed);
+    if (mix.preprocessed) file(path + ".preprocessed", *mix.preprocessed); // training compares it with its sources
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];
       if (source.root) file(path + ".sources" + index_part(i + 1) + ".root", *source.root);

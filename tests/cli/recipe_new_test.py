@@ -272,6 +272,29 @@ class RecipeNew(unittest.TestCase):
         others = [line for line in text.splitlines() if not re.search("chat_template =|system =", line)]
         (folder / "chatml.lua").write_text(re.sub("max_text_tokens = .*", "max_text_tokens = 128,", "\n".join(others)))
         self.assertIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/chatml"))
+        # ChatML, without the usual system turn.
+        turn = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+        begins = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        template.write_text("{% for m in messages %}" + turn + "{% endfor %}" + begins)
+        text = new("without-system", "--model", "other", "--data", "shapes/captions/*.tar")
+        self.assertIn('chat_template = "default"', text)
+        self.assertIn('system = ""', text)
+        self.assertIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/with-system"))
+        own = ("--set", "stages.sft.data.system=Be brief.")
+        self.assertNotIn(warning, run(engine, "train", "chatml.lua", "--max-steps", 1, "--run-dir", "runs/own-system", *own))
+
+    def test_learns_last_answers_where_a_template_hides_the_others(self):
+        shutil.copytree(folder / "exported", folder / "thinking", ignore=shutil.ignore_patterns("plan.json", "stage.json"))
+        (folder / "thinking/decoder/chat_template.jinja").write_text(
+            "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if loop.last and m.role == 'assistant' %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+            "{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+        turns = [{"role": role, "content": f"{role} {i}"} for i in range(2) for role in ("user", "assistant")]
+        (folder / "turns.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 8)
+        text = new("last", "--model", "thinking", "--data", "turns.jsonl")
+        self.assertIn("mask_history = true", text)
+        run(engine, "train", "last.lua", "--max-steps", 1)
+        (folder / "turn.jsonl").write_text((json.dumps({"messages": turns[:2]}) + "\n") * 8)
+        self.assertNotIn("mask_history", new("only", "--model", "thinking", "--data", "turn.jsonl"))
 
     def test_says_what_is_wrong_and_writes_nothing(self):
         (folder / "other.jsonl").write_text(json.dumps({"asked": "How many?", "said": "Two."}) + "\n")

@@ -1,4 +1,5 @@
 // Retrieval samples: a query, what it is to find and what it is not, and errors in them.
+#include "../media/gif.h"
 #include "data/enclosing_tokens.h"
 #include "sample_maker.h"
 
@@ -40,6 +41,7 @@ struct OneLine {
   Folder folder;
   explicit OneLine(const std::string& line) {
     write_bytes(folder / "a.png", png());
+    write_bytes(folder / "a.gif", gif_of(6, 5, {0, 1, 2}, 100)); // of three seconds
     write_bytes(folder / "lines.jsonl", line + "\n");
   }
   Sample measure(const Wanted& wanted = {}) const {
@@ -107,6 +109,21 @@ TEST(Inputs, ThePicturesOfASampleAreAPositiveWithoutFields) {
   EXPECT_EQ(sample.inputs[1]->frames, 1);
   EXPECT_EQ(sample.frames, 1);
   EXPECT_EQ(sample.distinct_frames(), 1);
+}
+
+TEST(Inputs, AGifIsWhatTheKeySays) {
+  for (const auto& [line, frames] :
+       {std::pair(R"({"image":"a.gif","user":"?","assistant":"x"})", 1),
+        std::pair(R"({"messages":[{"role":"user","content":[{"type":"image","image":"a.gif"}]},
+                     {"role":"assistant","content":"x"}]})",
+                  1),
+        std::pair(R"({"images":["a.gif","a.gif"],"user":"?","assistant":"x"})", 2),
+        std::pair(R"({"file_name":"a.gif","user":"?","assistant":"x"})", 3),
+        std::pair(R"({"video":"a.gif","user":"?","assistant":"x"})", 3)}) {
+    std::string one(line);
+    std::erase(one, '\n');
+    EXPECT_EQ(OneLine(one).measure().frames, frames) << line;
+  }
 }
 
 TEST(Inputs, NameTheirPictures) {
