@@ -148,14 +148,16 @@ Automaton::Automaton(const Grammar& grammar)
     : grammar_(grammar), ends_(grammar.nodes_with(Grammar::Way::any)),
       may_end_(grammar.nodes_with(Grammar::Way::empty)), order_(grammar.callers_first().rules),
       place_in_order_(order_.size()), most_callers_(std::max<size_t>(1024, grammar.size())) {
+  find_kinds();
   for (size_t place = 0; place < order_.size(); ++place) place_in_order_[order_[place]] = place;
   (void)frame(Grammar::end, set_of({})); // end_of_text, no_callers
   begin_ = add(follow({{grammar.rules_.front(), set_of({end_of_text})}}));
 }
 
 Automaton::Automaton(const Automaton& other, State state)
-    : grammar_(other.grammar_), ends_(other.ends_), may_end_(other.may_end_), order_(other.order_),
-      place_in_order_(other.place_in_order_), most_callers_(other.most_callers_) {
+    : grammar_(other.grammar_), kinds_(other.kinds_), examples_(other.examples_), ends_(other.ends_),
+      may_end_(other.may_end_), order_(other.order_), place_in_order_(other.place_in_order_),
+      most_callers_(other.most_callers_) {
   const Known& known = other.states_[static_cast<size_t>(state)];
   const auto callers_of = [&](uint32_t number) -> const FrameNumbers& {
     return *other.sets_[other.frames_[number].second];
@@ -177,6 +179,18 @@ Automaton::Automaton(const Automaton& other, State state)
   for (const uint32_t number : needed)
     copies[number] = frame(other.frames_[number].first, set_of(copied(callers_of(number))));
   begin_ = add({.frames = copied(known.frames), .accepts = known.accepts});
+}
+
+void Automaton::find_kinds() {
+  size_t count = 1;
+  for (const ByteSet& set : grammar_.sets_) {
+    std::map<std::pair<uint8_t, bool>, uint8_t> numbers; // of those that the set divides
+    for (size_t byte = 0; byte < kinds_.size(); ++byte)
+      kinds_[byte] = numbers.try_emplace({kinds_[byte], set.test(byte)}, numbers.size()).first->second;
+    count = numbers.size();
+  }
+  examples_.resize(count);
+  for (size_t byte = 0; byte < kinds_.size(); ++byte) examples_[kinds_[byte]] = static_cast<uint8_t>(byte);
 }
 
 bool Automaton::is_full() const {
@@ -274,12 +288,9 @@ Automaton::State Automaton::add(Places places) {
   const auto [found, is_new] = known_.try_emplace({state.frames, state.accepts}, static_cast<State>(states_.size()));
   if (!is_new) return found->second;
   kept_ += state.frames.size();
-  for (const uint32_t number : state.frames) state.readable |= set_at(number);
-  constexpr size_t few = 16;
-  if (state.readable.count() > few) {
-    state.next_of_many = std::make_unique<std::array<State, 256>>();
-    state.next_of_many->fill(none);
-  }
+  ByteSet readable;
+  for (const uint32_t number : state.frames) readable |= set_at(number);
+  for (const uint8_t byte : examples_) state.next.push_back(readable.test(byte) ? unknown : none);
   states_.push_back(std::move(state));
   return found->second;
 }
@@ -289,8 +300,6 @@ const ByteSet& Automaton::set_at(uint32_t frame) const {
 }
 
 Automaton::State Automaton::find_next(State state, uint8_t byte) {
-  for (const auto& [known, behind] : states_[static_cast<size_t>(state)].next_of_few)
-    if (known == byte) return behind;
   FrameNumbers read;
   for (const uint32_t number : states_[static_cast<size_t>(state)].frames)
     if (set_at(number).test(byte)) read.push_back(number);
@@ -304,12 +313,7 @@ Automaton::State Automaton::find_next(State state, uint8_t byte) {
     kept_ += begins.size();
     found->second = add(follow(begins));
   }
-  Known& from = states_[static_cast<size_t>(state)];
-  if (from.next_of_many)
-    (*from.next_of_many)[byte] = found->second;
-  else
-    from.next_of_few.emplace_back(byte, found->second);
-  return found->second;
+  return states_[static_cast<size_t>(state)].next[kinds_[byte]] = found->second;
 }
 
 } // namespace fvlm::grammar

@@ -4,7 +4,6 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -89,10 +88,8 @@ class Automaton {
   Automaton(const Automaton& other, State state);
   State begin() const { return begin_; }
   State next(State state, uint8_t byte) {
-    const Known& known = states_[static_cast<size_t>(state)];
-    if (!known.readable.test(byte)) return none;
-    if (known.next_of_many && (*known.next_of_many)[byte] != none) return (*known.next_of_many)[byte];
-    return find_next(state, byte);
+    const State next = states_[static_cast<size_t>(state)].next[kinds_[byte]];
+    return next == unknown ? find_next(state, byte) : next;
   }
   // Whether the text is whole.
   bool accepts(State state) const { return states_[static_cast<size_t>(state)].accepts; }
@@ -109,10 +106,7 @@ class Automaton {
   struct Known {
     FrameNumbers frames = {}; // at bytes, one of which is read next
     bool accepts = false;
-    ByteSet readable = {};
-    // By byte, where it is known. Few states read many bytes, those inside of a string above all.
-    std::vector<std::pair<uint8_t, State>> next_of_few = {};
-    std::unique_ptr<std::array<State, 256>> next_of_many = {};
+    std::vector<State> next = {}; // by kind of byte
   };
   // Where a text may be next, and whether it may end.
   struct Places {
@@ -120,6 +114,9 @@ class Automaton {
     bool accepts = false;
   };
 
+  static constexpr State unknown = -2;
+
+  void find_kinds();
   State find_next(State state, uint8_t byte);
   State add(Places places);
   const ByteSet& set_at(uint32_t frame) const; // that is read there
@@ -132,6 +129,8 @@ class Automaton {
   std::map<Grammar::Node, SetNumbers> returned(const std::vector<Frame>& begins) const;
 
   const Grammar& grammar_;
+  std::array<uint8_t, 256> kinds_ = {}; // of bytes that the same sets of the grammar have
+  std::vector<uint8_t> examples_;       // one byte of each kind
   std::vector<bool> ends_;    // by node, whether a way leads from it to the end of its rule; others are not followed
   std::vector<bool> may_end_; // by node, whether one does without another byte
   std::vector<Grammar::Rule> order_;   // of rules, callers first

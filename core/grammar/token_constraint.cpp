@@ -1,21 +1,63 @@
 #include "grammar/token_constraint.h"
 
+#include "base/utf8.h"
+#include "grammar/pieces.h"
+
 #include <algorithm>
 #include <atomic>
+#include <span>
 
 namespace fvlm::grammar {
+
+namespace {
+
+void find_shared(std::vector<TokenTable::Token>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view before = i > 0 ? tokens[i - 1].bytes : std::string_view(), own = tokens[i].bytes;
+    tokens[i].shared = static_cast<size_t>(std::ranges::mismatch(before, own).in2 - own.begin());
+  }
+}
+
+} // namespace
 
 TokenTable::TokenTable(int64_t tokens, const std::function<std::string_view(int64_t)>& bytes_of) {
   bytes_.reserve(static_cast<size_t>(tokens));
   for (int64_t id = 0; id < tokens; ++id) {
     bytes_.push_back(bytes_of(id));
-    if (!bytes_.back().empty()) tokens_.push_back({bytes_.back(), id, 0});
+    const std::string_view bytes = bytes_.back();
+    const size_t characters = is_utf8(bytes) ? static_cast<size_t>(characters_in(bytes)) : 0;
+    if (!bytes.empty()) tokens_.push_back({bytes, id, 0, characters});
   }
   std::ranges::sort(tokens_, {}, &Token::bytes);
-  for (size_t i = 1; i < tokens_.size(); ++i) {
-    const std::string_view before = tokens_[i - 1].bytes, own = tokens_[i].bytes;
-    tokens_[i].shared = static_cast<size_t>(std::ranges::mismatch(before, own).in2 - own.begin());
+  find_shared(tokens_);
+}
+
+std::shared_ptr<const TokenTable::Split> TokenTable::split(const CharacterSet& set) const {
+  constexpr size_t most_kept = 16;
+  std::lock_guard lock(lock_);
+  auto found = std::ranges::find(splits_, set, [](const auto& each) { return each.first; });
+  if (found == splits_.end()) {
+    auto split = std::make_shared<Split>();
+    split->all.resize(bytes_.size());
+    std::vector<std::vector<int64_t>> by_count(most_characters + 1);
+    for (const Token& token : tokens_) {
+      if (token.characters == 0 || token.characters > most_characters || !consists_of(token.bytes, set)) {
+        split->others.push_back(token);
+        continue;
+      }
+      split->all[static_cast<size_t>(token.id)] = true;
+      by_count[token.characters].push_back(token.id);
+    }
+    for (const std::vector<int64_t>& ids : by_count) {
+      split->ids.insert(split->ids.end(), ids.begin(), ids.end());
+      split->counts.push_back(split->ids.size());
+    }
+    find_shared(split->others);
+    splits_.emplace_front(set, std::move(split));
+    if (splits_.size() > most_kept) splits_.pop_back();
+    found = splits_.begin();
   }
+  return found->second;
 }
 
 namespace {
@@ -39,11 +81,30 @@ const std::vector<bool>& ConstrainedTexts::allowed(State state) {
   if (const auto found = known_.find(state); found != known_.end()) return found->second;
   if (known_.size() == most_known) known_.clear();
   std::vector<bool>& allowed = known_[state];
+  if (state != Automaton::none && allow_runs(state, allowed)) return allowed;
   allowed.resize(static_cast<size_t>(tokens_->size()));
-  if (state == Automaton::none) return allowed;
+  if (state != Automaton::none) walk(state, tokens_->tokens(), allowed);
+  return allowed;
+}
+
+bool ConstrainedTexts::allow_runs(State state, std::vector<bool>& allowed) {
+  constexpr size_t most = TokenTable::most_characters;
+  const auto run = runs_.of(automaton_, state, most);
+  if (!run || (run->length < most && !run->is_longest)) return false;
+  const auto split = tokens_->split(run->set);
+  const size_t count = split->counts[run->length];
+  const std::span<const int64_t> ids(split->ids);
+  const bool is_most = 2 * count > ids.size();
+  allowed = is_most ? split->all : std::vector<bool>(split->all.size());
+  for (const int64_t id : is_most ? ids.subspan(count) : ids.first(count)) allowed[static_cast<size_t>(id)] = !is_most;
+  walk(state, split->others, allowed);
+  return true;
+}
+
+void ConstrainedTexts::walk(State state, const std::vector<TokenTable::Token>& tokens, std::vector<bool>& allowed) {
   // The states behind the leading bytes of a token, as far as it can be read. Tokens that share bytes share them.
   std::vector<State> states{state};
-  for (const TokenTable::Token& token : tokens_->tokens()) {
+  for (const TokenTable::Token& token : tokens) {
     if (token.shared >= states.size()) continue; // the token before could not be read so far
     states.resize(token.shared + 1);
     while (states.size() <= token.bytes.size()) {
@@ -53,7 +114,6 @@ const std::vector<bool>& ConstrainedTexts::allowed(State state) {
     }
     allowed[static_cast<size_t>(token.id)] = states.size() > token.bytes.size();
   }
-  return allowed;
 }
 
 ConstrainedTexts::State ConstrainedTexts::next(State state, int64_t token) {

@@ -1,11 +1,13 @@
 // Which tokens of a vocabulary may continue a text so that it stays one of a grammar.
 #pragma once
+#include "grammar/character_runs.h"
 #include "grammar/grammar.h"
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,15 +25,29 @@ class TokenTable {
   struct Token {
     std::string_view bytes;
     int64_t id;
-    size_t shared; // leading bytes that the token before has, too
+    size_t shared;     // leading bytes that the token before has, too
+    size_t characters; // 0: they are no whole ones
   };
   const std::vector<Token>& tokens() const { return tokens_; }
   std::string_view bytes_of(int64_t id) const { return bytes_[static_cast<size_t>(id)]; }
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
 
+  // Its tokens by whether they are whole characters of a set alone, and not too many: few are longer, and how many
+  // characters may follow is found one by one.
+  static constexpr size_t most_characters = 32;
+  struct Split {
+    std::vector<bool> all;      // by id, those that are
+    std::vector<int64_t> ids;   // of them, by their number of characters
+    std::vector<size_t> counts; // by number of characters, how many of them have no more
+    std::vector<Token> others;
+  };
+  std::shared_ptr<const Split> split(const CharacterSet& set) const; // [any thread]
+
  private:
   std::vector<std::string_view> bytes_; // by id
   std::vector<Token> tokens_;           // in the order of their bytes
+  mutable std::mutex lock_;             // of the splits, the last one that was asked for first
+  mutable std::deque<std::pair<CharacterSet, std::shared_ptr<const Split>>> splits_;
 };
 
 // The texts of a grammar, token by token. What is found out about them is kept for all that have it.
@@ -60,7 +76,13 @@ class ConstrainedTexts {
  private:
   std::shared_ptr<const TokenTable> tokens_;
   std::shared_ptr<const Grammar> grammar_;
+  // Allows those of the tokens that may follow.
+  void walk(State state, const std::vector<TokenTable::Token>& tokens, std::vector<bool>& allowed);
+  // Finds what may follow without a look at tokens that all consist of any characters. False: there are none.
+  bool allow_runs(State state, std::vector<bool>& allowed);
+
   Automaton automaton_;
+  CharacterRuns runs_;
   int64_t number_;
   std::map<State, std::vector<bool>> known_; // what may follow there
 };

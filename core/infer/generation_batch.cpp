@@ -470,9 +470,13 @@ bool GenerationBatch::run_step() {
     return true;
   }
   if (last) take(*last);
-  const bool dropped = reserve();
+  bool dropped = reserve();
   propose_drafts();
   Scheduler::Pass pass = scheduler_.next();
+  if (pass.parts.empty()) { // an answer that was alone has given all pages back, as it needs more
+    dropped |= reserve();
+    pass = scheduler_.next();
+  }
   if (pass.parts.empty()) return last.has_value() || dropped;
   PassInFlight launched = launch(std::move(pass));
   if (can_run_ahead(launched.pass))

@@ -75,7 +75,7 @@ struct GeneratedAnswer {
 };
 
 struct BatchOptions {
-  // Rows of keys and values that all answers share, unless a single prompt needs more. They take 0.19 GB for a decoder
+  // Rows of keys and values that all answers share, unless one alone needs more. They take 0.19 GB for a decoder
   // of 135M parameters (SmolLM2) in bfloat16, 1.6 GB for one of 1.7B. Memory is taken for as many as the prompts need
   // that wait at the first step, and for no fewer than `reserved_rows`.
   int64_t cache_rows = 8192;
@@ -102,8 +102,9 @@ struct BatchOptions {
   std::vector<Adapted> adapted = {};
   const model::Model* mixed = nullptr;
   bool captures = true; // passes as CUDA graphs
-  // A prompt that needs more rows than there are, and for which memory does not suffice, ends with `lacks_memory`, and
-  // others go on. Else the error is thrown.
+  // A prompt joins where there is room for its rows, and not for its whole answer; there is more memory once an answer
+  // needs it. Where there is none, a prompt ends with `lacks_memory`, an answer with the tokens that it has, and others
+  // go on. Else there is memory for whole answers when a batch begins, or an error is thrown.
   bool outlives_long_prompts = false;
 };
 

@@ -13,9 +13,11 @@ bool GenerationBatch::reserve() {
     const auto pages_of = [&](int64_t rows) { return (rows + options_.page_rows - 1) / options_.page_rows; };
     const SchedulerCounts present = scheduler_.counts();
     const int64_t wanted = std::max(scheduler_.wanted_pages(), pages_of(options_.reserved_rows)),
-                  needed = std::max(scheduler_.needed_pages(), std::min(wanted, pages_of(options_.cache_rows))),
+                  usual = std::max(std::min(wanted, pages_of(options_.cache_rows)), present.pages),
+                  most = scheduler_.max_needed_pages(),
+                  needed = options_.outlives_long_prompts ? scheduler_.needed_pages() : most,
                   sequences = std::max(scheduler_.wanted_slots(), options_.reserved_sequences),
-                  pages = std::max(needed, present.pages),
+                  pages = needed > usual ? std::min(most, std::max(needed, 2 * usual)) : usual,
                   slots = model_.decoder().carries_state()
                               ? std::max(std::min(sequences, options_.max_sequences), present.slots)
                               : 0;
@@ -24,12 +26,14 @@ bool GenerationBatch::reserve() {
       make_pages(pages, slots);
       break;
     } catch (const std::exception& error) {
-      const bool is_too_long = present.pages > 0 && scheduler_.needed_pages() > present.pages;
+      const bool is_too_long = present.pages > 0 && needed > present.pages;
       if (!options_.outlives_long_prompts || !is_too_long || !ops::is_out_of_memory(error)) throw;
       make_pages(present.pages, present.slots);
       const int64_t number = scheduler_.first_waiting();
       GeneratedAnswer& ended = finished_.emplace_back(std::move(answers_.at(number).answer));
-      ended.lacks_memory = dropped = true;
+      ended.shared_rows = scheduler_.shared_rows(number);
+      ended.lacks_memory = ended.tokens.empty();
+      dropped = true;
       forget(number);
     }
   }

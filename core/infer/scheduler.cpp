@@ -166,9 +166,7 @@ void Scheduler::publish(Sequence& sequence, int64_t known) {
 // runs, so that it is not preempted at once; and a slot where it has states.
 bool Scheduler::admit(std::deque<Sequence>::iterator waiting, const Overtaken& overtaken) {
   Sequence& sequence = *waiting;
-  if (pages_of(sequence.prompt.max_rows) > pool_.total() ||
-      (has_states() && std::ssize(free_slots_) <= overtaken.slots))
-    return false;
+  if (has_states() && std::ssize(free_slots_) <= overtaken.slots) return false;
   const int64_t length = std::ssize(sequence.prompt.rows);
   const bool may_share = sequence.prompt.scored_rows == 0 && !has_states();
   // Its last row is computed in any case.
@@ -249,7 +247,6 @@ Scheduler::Pass Scheduler::next_of(int64_t group, const std::function<bool(int64
   for (size_t i = 0; budget > 0 && i < waiting_.size();) {
     const Sequence& first = waiting_[i];
     if (first.prompt.group != group) {
-      if (pages_of(first.prompt.max_rows) > pool_.total()) break; // which needs new pages, that nothing may run for
       overtaken.pages += pages_of(std::ssize(first.prompt.rows)) + 1;
       ++overtaken.slots, ++i;
       continue;
@@ -336,10 +333,17 @@ const std::vector<int64_t>& Scheduler::rows(int64_t number) const {
 }
 
 int64_t Scheduler::shared_rows(int64_t number) const {
-  return running(number).shared.value_or(0);
+  const auto waiting = find(waiting_, number);
+  return (waiting != waiting_.end() ? *waiting : running(number)).shared.value_or(0);
 }
 
 int64_t Scheduler::needed_pages() const {
+  if (waiting_.empty()) return 0;
+  const Prompt& first = waiting_.front().prompt;
+  return pages_of(std::min(std::ssize(first.rows) + 1, first.max_rows));
+}
+
+int64_t Scheduler::max_needed_pages() const {
   return waiting_.empty() ? 0 : pages_of(waiting_.front().prompt.max_rows);
 }
 

@@ -3,7 +3,8 @@
 //
 // Every pass has the newest row of each sequence that is being continued, and of prompts as many rows as a budget
 // allows, in the order in which they came; so a long prompt takes several passes and stalls nobody. A sequence takes
-// pages as it grows. When none is left, the youngest sequence gives its pages back and waits to be computed again.
+// pages as it grows. When none is left, the youngest sequence gives its pages back and waits to be computed again. The
+// oldest does so only where it is alone, and needs more pages than there are.
 //
 // A full page is published under a hash of all rows up to its end, once its rows are part of a pass. A prompt that
 // begins with the same rows shares such pages instead of computing them, even in the same pass. What is behind the last
@@ -111,13 +112,14 @@ class Scheduler {
   bool remove(int64_t number);
 
   const std::vector<int64_t>& rows(int64_t number) const; // so far; of a sequence that runs
-  int64_t shared_rows(int64_t number) const;              // of its prompt, that were in pages; of one that runs
+  int64_t shared_rows(int64_t number) const;              // of its prompt, that were in pages when it began to run
   bool is_running() const { return !running_.empty(); }
   bool is_waiting() const { return !waiting_.empty(); }
   int64_t first_waiting() const { return waiting_.front().prompt.number; }
-  // Of the first prompt that waits, alone; of all that wait, together.
+  // Of the first prompt that waits, alone: for its rows so far and the next one, and for its whole answer.
   int64_t needed_pages() const;
-  int64_t wanted_pages() const;
+  int64_t max_needed_pages() const;
+  int64_t wanted_pages() const; // of all that wait, together, with their whole answers
   int64_t wanted_slots() const { return std::ssize(waiting_); }
   // New pages, without content, and new slots: the sequences that may run at once where states are carried; 0: none
   // are. Nothing may run.

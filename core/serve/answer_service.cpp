@@ -351,7 +351,7 @@ void AnswerService::end(const infer::GeneratedAnswer& generated) {
   const Job job = running->job;
   if (generated.lacks_memory)
     return fail(job, Error(ErrorKind::device, "the server's memory does not hold the keys and values of this request")
-                         .advise("a shorter prompt or fewer max_tokens need less"));
+                         .advise("a shorter prompt, or fewer and smaller pictures, need less"));
   running_.erase(found);
   if (running->number == 0) job->usage.cached = generated.shared_rows; // the others share what this one computed
   std::optional<infer::GeneratedToken> end_token;

@@ -1,9 +1,13 @@
 // Tokens that keep a text in a grammar, beside trying each of them.
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
+#include "grammar/pattern.h"
 #include "grammar/token_constraint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <random>
 
 namespace fvlm::grammar {
@@ -68,6 +72,125 @@ TEST(TokenConstraint, AllowsWhatTheGrammarReads) {
     }
   }
   EXPECT_GT(whole, 0);
+}
+
+// Words with characters beyond ASCII, one in so many of them also with parts of such characters, quotes and escapes.
+std::vector<std::string> words(std::mt19937& random, size_t count, size_t plain) {
+  const std::vector<std::string> pieces{"a",  "b",   "e",    "x",    "Z", "7",    "0",    " ",        "_",   "-",
+                                        "é",  "ß",   "中",   "😀",    "<", "\"",   "\\",   "\\n",      "\\u", "\\\"",
+                                        ", ", "\":", "\xe4", "\xb8", "}", "\xf0", "\x9f", "\xed\xa0", "]",   "\n"};
+  std::vector<std::string> all;
+  for (int byte = 0; byte < 256; ++byte) all.emplace_back(1, static_cast<char>(byte));
+  while (all.size() < count) {
+    std::string& word = all.emplace_back();
+    const size_t most = random() % plain == 0 ? pieces.size() : 13;
+    for (size_t length = 1 + random() % (random() % 16 == 0 ? 48 : 12); length > 0; --length)
+      word += pieces[random() % most];
+  }
+  return all;
+}
+
+std::shared_ptr<const TokenTable> table_of(const std::vector<std::string>& tokens) {
+  return std::make_shared<const TokenTable>(
+      std::ssize(tokens), [&](int64_t id) -> std::string_view { return tokens[static_cast<size_t>(id)]; });
+}
+
+Grammar schema(const std::string& text) {
+  return of_json_schema(nlohmann::ordered_json::parse(text));
+}
+
+Grammar random_grammar(std::mt19937& random) {
+  const auto upto = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
+  const int fewest = upto(8), most = fewest + upto(30), items = 1 + upto(4);
+  const std::string counts = fmt::format("{{{},{}}}", fewest, most),
+                    string = fmt::format(R"({{"type": "string", "minLength": {}, "maxLength": {}}})", fewest, most),
+                    number = R"({"type": "integer"})";
+  switch (upto(7)) {
+  case 0:
+    return schema(string);
+  case 1:
+    return schema(fmt::format(R"({{"type": "string", "minLength": {}}})", fewest));
+  case 2:
+    return schema(fmt::format(R"({{"type": "array", "maxItems": {}, "items": {}}})", items, string));
+  case 3:
+    return schema(fmt::format(R"({{"type": "object", "properties": {{"a": {0}, "b": {1}}}, "required": ["b"]}})",
+                              string, upto(1) == 0 ? string : number));
+  case 4:
+    return of_pattern(fmt::format("[a-z]{}-?[a-zA-Z0-9 ]{}", counts, counts));
+  case 5:
+    return of_pattern(fmt::format("(\\w{}|.{})", counts, counts));
+  case 6:
+    return of_gbnf(fmt::format("root ::= \"a\"? [^<]{} (\"<\" [^x]{})?", counts, counts));
+  default:
+    return schema(fmt::format(R"({{"type": "string", "pattern": "^[^ab]{}$"}})", counts));
+  }
+}
+
+// Also where counts end, and whatever was asked for before.
+TEST(TokenConstraint, AllowsWhatAPlainScanOfTheVocabularyFinds) {
+  std::mt19937 random(11);
+  const auto tokens = words(random, 700, 4);
+  const auto table = table_of(tokens);
+  int states = 0, whole = 0;
+  for (int round = 0; round < 60; ++round) {
+    const auto grammar = std::make_shared<const Grammar>(random_grammar(random));
+    const auto texts = std::make_shared<ConstrainedTexts>(table, grammar);
+    for (int walk = 0; walk < 4; ++walk) {
+      TokenConstraint constraint(texts);
+      Automaton automaton(*grammar);
+      Automaton::State reached = automaton.begin();
+      for (int step = 0; step < 25; ++step, ++states) {
+        const std::vector<bool>& allowed = constraint.allowed();
+        std::vector<size_t> choices;
+        std::vector<Automaton::State> behind(tokens.size());
+        for (size_t id = 0; id < tokens.size(); ++id) {
+          behind[id] = reached;
+          for (const char c : tokens[id])
+            if (behind[id] != Automaton::none) behind[id] = automaton.next(behind[id], static_cast<uint8_t>(c));
+          ASSERT_EQ(allowed[id], behind[id] != Automaton::none) << tokens[id] << " in round " << round;
+          if (allowed[id]) choices.push_back(id);
+        }
+        whole += automaton.accepts(reached);
+        if (choices.empty()) break;
+        const size_t token = choices[random() % choices.size()];
+        reached = behind[token];
+        constraint.advance(static_cast<int64_t>(token));
+      }
+    }
+  }
+  EXPECT_GT(states, 1500);
+  EXPECT_GT(whole, 200);
+}
+
+// Each character of such a text is a state of its own, for which most tokens need no look.
+TEST(TokenConstraint, TokensWithinABoundedStringAreNotScannedForEachOfItsStates) {
+  std::mt19937 random(3);
+  const auto tokens = words(random, 60'000, 30);
+  const auto grammar = std::make_shared<const Grammar>(schema(R"({"type": "string", "maxLength": 2000})"));
+  TokenConstraint constraint(std::make_shared<ConstrainedTexts>(table_of(tokens), grammar));
+  Automaton automaton(*grammar);
+  const auto cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  const auto id_of = [](char c) { return static_cast<int64_t>(static_cast<uint8_t>(c)); };
+  Automaton::State state = automaton.next(automaton.begin(), '"');
+  constraint.advance(id_of('"'));
+  (void)constraint.allowed(); // finds which tokens are plain
+  double scanning = 0, asking = 0;
+  for (int step = 0; step < 40; ++step) {
+    for (const char c : std::string_view("word")) constraint.advance(id_of(c)), state = automaton.next(state, id_of(c));
+    const double begin = cpu_seconds();
+    int64_t readable = 0;
+    for (const std::string& token : tokens) {
+      Automaton::State behind = state;
+      for (const char c : token)
+        if (behind != Automaton::none) behind = automaton.next(behind, static_cast<uint8_t>(c));
+      readable += behind != Automaton::none;
+    }
+    const double middle = cpu_seconds();
+    const std::vector<bool>& allowed = constraint.allowed();
+    asking += cpu_seconds() - middle, scanning += middle - begin;
+    EXPECT_EQ(std::ranges::count(allowed, true), readable);
+  }
+  EXPECT_LT(asking, scanning / 2) << "seconds";
 }
 
 TEST(TokenConstraint, NothingFollowsWhatIsNotAllowed) {

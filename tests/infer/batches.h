@@ -129,7 +129,8 @@ inline SchedulerCounts expect_answers_in_any_pages(const ModelConfig& config, bo
                                .page_rows = dice.upto(1, 16),
                                .prefill_rows = dice.upto(1, 40),
                                .draft_tokens = carries_state ? 0 : dice.upto(0, 1) * 4,
-                               .adapted = {{&adapted.model}}};
+                               .adapted = {{&adapted.model}},
+                               .outlives_long_prompts = seed % 3 == 0};
     std::optional<train::FakeRuntime> device; // where passes are launched ahead
     if (seed % 2 == 0) device.emplace();
     GenerationBatch batch(tiny.model, *tiny.operations, {}, options);

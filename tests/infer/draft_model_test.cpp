@@ -196,7 +196,8 @@ void expect_plain_answers(const ModelConfig& config) {
     BatchOptions options{.cache_rows = dice.upto(1, 100),
                          .page_rows = dice.upto(1, 16),
                          .prefill_rows = dice.upto(1, 40),
-                         .draft_tokens = dice.upto(1, 6)};
+                         .draft_tokens = dice.upto(1, 6),
+                         .outlives_long_prompts = seed % 3 == 0};
     options.draft_model = seed % 2 == 0 ? &small.model : &tiny.model;
     const int64_t cancelled = dice.upto(0, 5);
     const auto drafted = answer(tiny, prompts, options, seed, cancelled);

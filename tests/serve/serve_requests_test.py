@@ -2,6 +2,7 @@
 answer that nobody says, the date, large bodies; and the codes of errors.
 
 usage: serve_requests_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import concurrent.futures
 import json
 import shutil
 import socket
@@ -140,6 +141,26 @@ class Settings(unittest.TestCase):
             result = forked_program.run([engine, verb[0], plain, *verb[1:], "--image-size", "28"])
             self.assertNotEqual(result.returncode, 0)
             self.assertIn("the tokenizer has no special token '<|im_start|>'", result.stdout + result.stderr)
+
+    def test_an_answer_that_may_outgrow_the_cache_holds_up_nobody(self):
+        rows = 2048
+        with Server("--image-size", 28, "--cache-rows", rows, model="endless") as server, concurrent.futures.ThreadPoolExecutor(2) as clients:
+            def answered(text, tokens, **fields):
+                status, body, _ = server.send("/v1/chat/completions", {"messages": [user(text)], "max_tokens": tokens} | fields)
+                self.assertEqual(status, 200, body)
+                return json.loads(body)["choices"][0]["message"]["content"], time.monotonic()
+            drawn = {"temperature": 1, "seed": 7, "ignore_eos": True}
+            long = clients.submit(answered, "Hi", rows - 100, **drawn)
+            server.wait_for(requests_running=1)
+            longer = clients.submit(answered, "You", 3 * rows // 2, **drawn)
+            server.wait_for(requests_running=2)
+            ended = answered("What?", 4)[1]
+            self.assertLess(ended, long.result()[1], "behind both, and before either")
+            text = longer.result()[0]
+            grown = server.metrics()
+            self.assertGreater(grown["cache_pages"] * 16, rows)
+            self.assertGreater(grown["preemptions_total"], 0)
+            self.assertEqual(text, answered("You", 3 * rows // 2, **drawn)[0], "with room for all of it")
 
     def test_the_body_of_a_request_counts_until_it_is_read(self):
         mebibyte = 1 << 20
