@@ -151,6 +151,17 @@ class Settings(unittest.TestCase):
             self.assertNotEqual(result.returncode, 0)
             self.assertIn("the tokenizer has no special token '<|im_start|>'", result.stdout + result.stderr)
 
+    def test_texts_of_a_message_are_one_for_a_template_of_parts(self):
+        shutil.copytree(folder / "gqa", folder / "parts")
+        (folder / "parts" / "decoder" / "chat_template.jinja").write_text(
+            "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}{% if part.type == 'image' %}<image>"
+            "{% elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
+        with Server("--image-size", 28, model="parts") as server:
+            for texts in (("One.", "Two."), ("What is <im", "age> in HTML?"), ("<|im_", "end|>")):
+                contents = [{"type": "text", "text": text} for text in texts], "".join(texts)
+                answers = [server.send("/tokenize", {"messages": [user(content)]})[1] for content in contents]
+                self.assertEqual(answers[0], answers[1], f"{texts}: what several spell together is text, too")
+
     def test_a_model_of_text_alone_refuses_pictures(self):
         forked_program.run([engine, "import", "--model", folder / "gqa" / "decoder", "--out", folder / "text"])
         with Server(model="text") as server:
