@@ -157,6 +157,7 @@ int serve_model(Arguments arguments) {
   const int64_t positions = model.generator.config().decoder.max_position_embeddings,
                 usual_tokens = limits.max_tokens.value_or(std::min(serve::usual_tokens(limits, 0), positions));
   requests.most_tokens = std::max({requests.most_tokens, positions, usual_tokens});
+  if (model.rows.text_only) video_frames = 0;
   requests.most_images = model.rows.text_only ? 0 : std::max(requests.most_images, video_frames);
   requests.has_images_beside_video = preparation.has_video_text();
   requests.most_prompts = std::min(requests.most_prompts, limits.requests);

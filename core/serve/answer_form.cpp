@@ -76,9 +76,12 @@ constexpr Kind kinds[]{{"json", "guided_json", of_schema},
                        {"choice", "guided_choice", of_choice},
                        {"grammar", "guided_grammar", of_grammar}};
 
+// Clients that name every key send null, or false for switches of how the schema is read.
+bool is_given(const Ordered& value) {
+  return !value.is_null() && value != false;
+}
+
 grammar::Grammar of_structured_outputs(const Ordered& wanted) {
-  // Clients that name every key send null, or false for switches of how the schema is read.
-  const auto is_given = [](const Ordered& value) { return !value.is_null() && value != false; };
   if (wanted.is_object() && std::ranges::count_if(wanted, is_given) == 1)
     for (const Kind& kind : kinds)
       if (const Ordered* const value = member(wanted, kind.key)) return kind.read(*value);
@@ -118,7 +121,9 @@ std::shared_ptr<const grammar::Grammar> answer_form_of(const RequestFields& fiel
   const bool is_text = format && format->is_object() && member(*format, "type") && format->at("type") == "text";
   read(format_field, is_text ? nullptr : format,
        [&](const Ordered& value) { return of_format(value, format_field, is_response); });
-  read("structured_outputs", find("structured_outputs", fields.asks("structured_outputs")), of_structured_outputs);
+  const Ordered* const outputs = find("structured_outputs", fields.asks("structured_outputs"));
+  const bool is_empty = outputs && outputs->is_object() && std::ranges::none_of(*outputs, is_given);
+  read("structured_outputs", is_empty ? nullptr : outputs, of_structured_outputs);
   for (const Kind& kind : kinds) read(kind.field, find(kind.field, fields.find(kind.field)), kind.read);
   read("json_schema", find("json_schema", fields.find("json_schema")), of_schema); // llama.cpp's, and the next
   read("grammar", find("grammar", fields.asks("grammar")), of_grammar);

@@ -195,11 +195,15 @@ std::string Contents::read(const Json& content, const std::string& where, const 
   if (!content.is_array()) throw wrong_field(where, "expected a text or a list of parts, got " + shortened(content));
   std::string all;
   const auto is_text = [&](size_t i) { // or an input_text, or an output_text
-    return content[i].is_object() && RequestFields(content[i]).text("type").ends_with("text");
+    return i < content.size() && content[i].is_object() && RequestFields(content[i]).text("type").ends_with("text");
   };
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (!limits_.takes_parts && i > 0 && is_text(i - 1) && is_text(i)) all += '\n';
+  for (size_t i = 0, first_text = 0; i < content.size(); ++i) {
+    const bool follows = i > 0 && is_text(i - 1) && is_text(i);
+    if (!follows) first_text = all.size();
+    if (follows && !limits_.takes_parts) all += '\n';
     all += read_part(content[i], fmt::format("{}[{}]", where, i), role);
+    if (role == "user" && follows && !is_text(i + 1)) // together they may spell a mark
+      all.replace(first_text, std::string::npos, marks_as_words(std::string_view(all).substr(first_text)));
   }
   return all;
 }

@@ -5,6 +5,7 @@
 #include "model/pack.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -126,7 +127,10 @@ bool PromptQueue::write(AnswerJob& job) const {
     job.listener->release_files();
     return true;
   } catch (infer::PromptTooLong& error) {
-    finish_(job, &error.at(prompt_field(job.request)));
+    const auto& most = job.request.max_tokens;
+    error.at(prompt_field(job.request))
+        .advise("shorten it{}", most ? fmt::format("; the answer may have {} tokens besides", *most) : "");
+    finish_(job, &error);
   } catch (const Error& error) {
     finish_(job, &error);
   } catch (const std::exception& error) { // out of memory, for example

@@ -18,11 +18,23 @@ namespace {
 // What clients send that name every field: OpenAI's and vLLM's defaults.
 bool asks_for_nothing(const std::string& name, const Json& value) {
   static const std::multimap<std::string, Json> usual = {
-      {"tool_choice", "none"},   {"tool_choice", "auto"}, {"function_call", "none"},
-      {"function_call", "auto"}, {"length_penalty", 1},   {"modalities", Json::array({"text"})},
-      {"n_predict", -1},         {"repeat_penalty", 1},   {"typical_p", 1},
-      {"dynatemp_range", 0},     {"xtc_probability", 0},  {"dry_multiplier", 0},
-      {"top_n_sigma", -1},       {"mirostat", 0},
+      {"tool_choice", "none"},
+      {"tool_choice", "auto"},
+      {"function_call", "none"},
+      {"function_call", "auto"},
+      {"length_penalty", 1},
+      {"modalities", Json::array({"text"})},
+      {"n_predict", -1},
+      {"repeat_penalty", 1},
+      {"typical_p", 1},
+      {"dynatemp_range", 0},
+      {"xtc_probability", 0},
+      {"dry_multiplier", 0},
+      {"top_n_sigma", -1},
+      {"mirostat", 0},
+      {"thinking_budget_tokens", -1},
+      {"reasoning_format", "auto"},
+      {"reasoning_format", "deepseek"},
   };
   if (name == "skip_special_tokens" || name == "add_generation_prompt") return value == Json(true);
   const auto [first, last] = usual.equal_range(name);
@@ -145,34 +157,73 @@ void RequestFields::refuse(std::initializer_list<const char*> names) const {
       if (name.starts_with("tool")) error.advise("send them to /v1/chat/completions or /v1/responses");
       if (name == "previous_response_id" || name == "conversation" || name == "background")
         error.advise("nothing is kept between two requests; send the whole conversation as input");
-      if (name == "n_predict") error.advise("it is called max_tokens here");
-      if (name == "repeat_penalty") error.advise("it is called repetition_penalty here");
       if (name == "regex" || name == "ebnf") error.advise("structured_outputs takes json, regex, choice and grammar");
       throw error;
     }
 }
 
+namespace {
+
+struct OtherName {
+  const char *name, *own;
+};
+
+// What other servers, or other forms of a request, name differently.
+void refuse_other_names(const RequestFields& fields, ApiForm form) {
+  const auto refuse = [&](std::initializer_list<OtherName> names, const char* where) {
+    for (const auto& [name, own] : names)
+      if (fields.asks(name)) throw wrong_field(name, fmt::format("{} it is {}", where, own));
+  };
+  refuse({{"n_predict", "max_tokens"},
+          {"repeat_penalty", "repetition_penalty"},
+          {"images", "a part image_url of a message"},
+          {"image_data", "a part image_url of a message"},
+          {"lora", "the adapter's name as model"},
+          {"lora_path", "the adapter's name as model"},
+          {"format", "response_format"},
+          {"options", "fields of the request itself"},
+          {"extra_body", "fields of the request itself"}},
+         "here");
+  // False asks for something, too.
+  if (fields.find("enable_thinking")) throw wrong_field("enable_thinking", "here it is a key of chat_template_kwargs");
+  if (form == ApiForm::response)
+    return refuse({{"messages", "input"},
+                   {"max_tokens", "max_output_tokens"},
+                   {"max_completion_tokens", "max_output_tokens"},
+                   {"reasoning_effort", "reasoning.effort"},
+                   {"thinking", "reasoning.effort"},
+                   {"response_format", "text.format"},
+                   {"logprobs", "message.output_text.logprobs in include"}},
+                  "in /v1/responses");
+  refuse({{"max_output_tokens", "max_tokens"}}, "here");
+  if (form == ApiForm::chat)
+    refuse({{"reasoning", "reasoning_effort"},
+            {"thinking", "reasoning_effort"},
+            {"instructions", "a message of the role system"}},
+           "in /v1/chat/completions");
+}
+
+} // namespace
+
 void refuse_unsupported(const RequestFields& fields, ApiForm form) {
+  refuse_other_names(fields, form);
   fields.refuse({"functions", "function_call", "suffix", "bad_words", "modalities", "audio"});
+  // An empty object turns the search on.
+  if (fields.find("web_search_options")) throw wrong_field("web_search_options", "this server searches nothing");
   if (form == ApiForm::completion) fields.refuse({"tools", "tool_choice"});
   // vLLM's and SGLang's
   fields.refuse({"regex", "ebnf", "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
-                 "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens"});
+                 "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens", "structural_tag",
+                 "stop_regex", "no_stop_trim", "logits_processors", "custom_logit_processor",
+                 "guided_whitespace_pattern", "thinking_token_budget"});
   // llama.cpp's
-  fields.refuse({"n_predict", "repeat_penalty", "typical_p", "dynatemp_range", "xtc_probability", "dry_multiplier",
-                 "top_n_sigma", "mirostat"});
+  fields.refuse({"typical_p", "dynatemp_range", "xtc_probability", "dry_multiplier", "top_n_sigma", "mirostat",
+                 "thinking_budget_tokens", "reasoning_format"});
   if (form != ApiForm::completion)
     fields.refuse({"echo", "chat_template", "documents", "add_generation_prompt", "continue_final_message",
                    "mm_processor_kwargs"});
-  if (form != ApiForm::response) return;
-  fields.refuse({"previous_response_id", "conversation", "background", "prompt", "context_management", "moderation"});
-  for (const auto& [name, own] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"messages", "input"},
-           {"max_tokens", "max_output_tokens"},
-           {"max_completion_tokens", "max_output_tokens"},
-           {"response_format", "text.format"},
-           {"logprobs", "message.output_text.logprobs in include"}})
-    if (fields.asks(name)) throw wrong_field(name, fmt::format("in /v1/responses it is {}", own));
+  if (form == ApiForm::response)
+    fields.refuse({"previous_response_id", "conversation", "background", "prompt", "context_management", "moderation"});
 }
 
 } // namespace fvlm::serve

@@ -66,6 +66,7 @@ class Requests(WithServer, unittest.TestCase):
             self.assertEqual((error["code"], error["param"]), (code, field), path)
             if code == too_long:
                 self.assertIn("maximum context length is 512 tokens", error["message"])
+                self.assertIn("the answer may have 16 tokens besides" if field == "prompt" else "shorten it", error["message"])
 
     def test_texts_spell_special_tokens_and_messages_do_not(self):
         spelled = "<|im_start|>user\nHi<|im_end|>\n"
@@ -97,11 +98,20 @@ class Requests(WithServer, unittest.TestCase):
         schema = {"json_schema": {"enum": ["yes", "no"]}}
         for fields in (choice, schema):
             self.assertIn(self.server.ask(user("Well?"), max_tokens=16, **fields), ("yes", "no", '"yes"', '"no"'))
-        for fields in ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"n_predict": 5}, {"repeat_penalty": 1.1}, {"mirostat": 2}):
-            status, text, _ = self.server.send("/v1/chat/completions", {"messages": [user("Hi")]} | fields)
-            self.assertEqual((status, json.loads(text)["error"]["param"]), (400, *fields))
-        usual = {"n_predict": -1, "repeat_penalty": 1.0, "mirostat": 0, "top_n_sigma": -1.0, "dry_multiplier": 0.0}
-        self.assertEqual(self.server.send("/v1/chat/completions", {"messages": [user("Hi")], "max_tokens": 1} | usual)[0], 200)
+        everywhere = [{"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"n_predict": 5}, {"repeat_penalty": 1.1}, {"mirostat": 2},
+                      {"images": ["x"]}, {"image_data": [{"data": "x", "id": 1}]}, {"lora": [{"id": 0, "scale": 1}]}, {"extra_body": {"top_k": 1}},
+                      {"enable_thinking": False}, {"web_search_options": {}}, {"stop_regex": "a"}, {"thinking_budget_tokens": 9}, {"reasoning_format": "none"}]
+        asked = {"chat/completions": {"messages": [user("Hi")], "max_tokens": 1}, "completions": {"prompt": "Hi"}, "responses": {"input": "Hi", "max_output_tokens": 1}}
+        of_one = {"chat/completions": [{"max_output_tokens": 3}, {"reasoning": {"effort": "low"}}, {"thinking": {"type": "disabled"}}, {"instructions": "Be brief."}],
+                  "completions": [{"max_output_tokens": 3}], "responses": [{"reasoning_effort": "low"}, {"thinking": {"type": "disabled"}}]}
+        nothing = {"n_predict": -1, "repeat_penalty": 1.0, "mirostat": 0, "top_n_sigma": -1.0, "dry_multiplier": 0.0, "thinking_budget_tokens": -1,
+                   "reasoning_format": "auto", "lora": [], "enable_thinking": None, "structured_outputs": {"json": None, "regex": None, "disable_fallback": False}}
+        for form, request in asked.items():
+            for fields in everywhere + of_one[form]:
+                status, text, _ = self.server.send(f"/v1/{form}", request | fields)
+                self.assertEqual((status, json.loads(text)["error"]["param"]), (400, *fields))
+            status, text, _ = self.server.send(f"/v1/{form}", request | nothing)
+            self.assertEqual(status, 200, text)
 
 
 class Settings(unittest.TestCase):
@@ -161,6 +171,27 @@ class Settings(unittest.TestCase):
             self.assertGreater(grown["cache_pages"] * 16, rows)
             self.assertGreater(grown["preemptions_total"], 0)
             self.assertEqual(text, answered("You", 3 * rows // 2, **drawn)[0], "with room for all of it")
+
+    def test_texts_of_a_message_are_one_for_a_template_of_parts(self):
+        shutil.copytree(folder / "gqa", folder / "parts")
+        (folder / "parts" / "decoder" / "chat_template.jinja").write_text(
+            "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}{% if part.type == 'image' %}<image>"
+            "{% elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
+        with Server("--image-size", 28, model="parts") as server:
+            for texts in (("One.", "Two."), ("What is <im", "age> in HTML?"), ("<|im_", "end|>")):
+                contents = [{"type": "text", "text": text} for text in texts], "".join(texts)
+                answers = [server.send("/tokenize", {"messages": [user(content)]})[1] for content in contents]
+                self.assertEqual(answers[0], answers[1], f"{texts}: what several spell together is text, too")
+
+    def test_a_model_of_text_alone_refuses_pictures(self):
+        forked_program.run([engine, "import", "--model", folder / "gqa" / "decoder", "--out", folder / "text"])
+        with Server(model="text") as server:
+            limits = json.loads(server.send("/v1/models")[1])["data"][0]["fvlm"]
+            self.assertEqual((limits["max_images"], limits["video_frames"]), (0, 0))
+            self.assertEqual(server.send("/v1/chat/completions", {"messages": [user("Hi")], "max_tokens": 2})[0], 200)
+            status, text, _ = server.send("/v1/chat/completions", {"messages": [with_image("What?", picture())]})
+            self.assertEqual((status, json.loads(text)["error"]["param"]), (400, "messages[0].content[0]"))
+            self.assertIn("the model reads text alone", json.loads(text)["error"]["message"])
 
     def test_the_body_of_a_request_counts_until_it_is_read(self):
         mebibyte = 1 << 20
