@@ -227,6 +227,15 @@ class Responses(Asked):
         self.assertEqual({event.item_id for event in thoughts}, {last.output[0].id})
         self.assertEqual((last.output[0].content[0].text, last.output_text), (THOUGHT, SAID))
 
+    def test_are_left_out_of_responses_where_asked(self):
+        without = {"extra_body": {"include_reasoning": False}}
+        whole = self.respond(**without)
+        self.assertEqual(([item.type for item in whole.output], whole.output_text), (["message"], SAID))
+        self.assertEqual(whole.usage.output_tokens_details.reasoning_tokens, TAGGED)
+        self.assertFalse([event.type for event in self.respond(stream=True, **without) if "reasoning" in event.type])
+        cut = self.respond(max_output_tokens=8, **without)
+        self.assertEqual((cut.status, cut.output_text), ("incomplete", ""))
+
     def test_go_before_calls_and_back(self):
         flat = {"type": "function"} | TOOL["function"]
         asked = [{"role": "user", "content": ASKED}]
