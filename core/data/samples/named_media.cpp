@@ -37,11 +37,8 @@ class NamedMedia {
 
   void add() {
     for (const char* part : {"image", "images", "video", "videos"}) take_part(part, *part == 'v');
-    if (found_.empty()) {
+    if (found_.empty())
       for (const char* part : {"file_name", "file_names"}) take_part(part, false);
-      // The key does not say whether a GIF is a video or an image.
-      if (found_.size() == 1 && found_[0].is_gif) found_[0].is_video = true;
-    }
     for (const char* part : {"messages", "prompt", "chosen"})
       if (const Json* turns = found_.empty() ? parts_.find(part) : nullptr) take_contents(*turns, parts_.pointer(part));
     add_found();

@@ -131,6 +131,7 @@ async function attach(files) {
     const isVideo = file.type.startsWith("video/");
     if (model.fvlm.video_part && shown.length && (isVideo || shown.some(isClip)))
       return say("This model takes one video in a conversation, or pictures.");
+    if (model.fvlm.max_images === 0) return say("This model reads text alone.");
     if (left < 1) return say("This conversation has as many pictures as the server takes.");
     say(`Reading ${file.name} …`);
     try {

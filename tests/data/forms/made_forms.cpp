@@ -24,7 +24,8 @@ std::string picture(int number, int part) {
   return number == 6 ? png.substr(0, png.size() / 2) : png;
 }
 
-// Every third sample has two images, every third an animation; numbers 8 and 16 are text alone.
+// Every third sample has two images, every third an animation, of which the first frame is read; numbers 8 and 16 are
+// text alone.
 MadeSample made_sample(int number, const fs::path& media) {
   fs::create_directories(media);
   MadeSample sample{{}, fmt::format("which is {}?", number), number == 9 ? "" : fmt::format("number {}", number)};
@@ -89,7 +90,8 @@ void write_folder(const fs::path& folder) {
     if (sample.media.empty()) json["frame_count"] = 0;
     write_bytes(base / (key + ".json"), json.dump());
     for (size_t part = 0; part < sample.media.size(); ++part) {
-      const std::string ending = fs::path(sample.media[part]).extension().string();
+      std::string ending = fs::path(sample.media[part]).extension().string();
+      if (ending == ".gif") ending = ".png"; // by this name it is an image, and by its own a video
       const std::string number = sample.media.size() > 1 ? fmt::format(".{:03}", part) : "";
       fs::copy_file(folder / "media" / sample.media[part], base / (key + number + ending));
     }

@@ -118,7 +118,7 @@ TEST(Inputs, AGifIsWhatTheKeySays) {
                      {"role":"assistant","content":"x"}]})",
                   1),
         std::pair(R"({"images":["a.gif","a.gif"],"user":"?","assistant":"x"})", 2),
-        std::pair(R"({"file_name":"a.gif","user":"?","assistant":"x"})", 3),
+        std::pair(R"({"file_name":"a.gif","user":"?","assistant":"x"})", 1),
         std::pair(R"({"video":"a.gif","user":"?","assistant":"x"})", 3)}) {
     std::string one(line);
     std::erase(one, '\n');
