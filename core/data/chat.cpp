@@ -263,9 +263,10 @@ std::optional<std::string> own_chat_template(const Tokenizer& tokenizer, const s
     return {};
   }
   try {
-    const std::vector<TokenId> chatml = ChatTemplate(tokenizer).encode(turns, system).ids;
-    const bool is_usual = system == default_system_prompt; // which nobody asked for
-    if (chatml == own && (!is_usual || chatml == without_system)) return {};
+    const ChatTemplate chatml(tokenizer);
+    // Of the usual one nobody asked for a turn.
+    const bool adds_system = system == default_system_prompt && chatml.encode(turns, "").ids == without_system;
+    if (chatml.encode(turns, system).ids == own && !adds_system) return {};
   } catch (const Error&) { // the tokenizer lacks ChatML's tokens
   }
   return name;

@@ -84,8 +84,8 @@ class ChatTemplate {
 };
 
 // "default" where the tokenizer's folder has a template of that name which writes a conversation otherwise than ChatML
-// with this system turn, or, with the usual one, has none of its own, or which has a place for images, so that its
-// model was trained with that one. Nothing where there is none; a template that cannot be run is warned of.
+// with this system turn, or, where that is the usual one, has none by itself, or which has a place for images, so that
+// its model was trained with that one. Nothing where there is none; a template that cannot be run is warned of.
 std::optional<std::string> own_chat_template(const Tokenizer& tokenizer,
                                              const std::string& system = std::string(default_system_prompt));
 

@@ -90,7 +90,8 @@ TEST(OwnTemplate, IsTheModelsOwnWhereItWritesOtherwiseThanChatml) {
     return own_chat_template(folder.tokenizer());
   };
   EXPECT_EQ(own_chat_template(folder.tokenizer()), std::nullopt) << "there is none";
-  EXPECT_EQ(own(chatml), std::nullopt);
+  EXPECT_EQ(own(chatml), "default") << "it writes no system turn of ours";
+  EXPECT_EQ(own_chat_template(folder.tokenizer(), "Be brief."), std::nullopt) << "it writes that as ChatML does";
   const std::string usual_system =
       "{% if messages[0].role != 'system' %}<|im_start|>system\nbe kind<|im_end|>\n{% endif %}";
   EXPECT_EQ(own(usual_system + chatml), std::nullopt)

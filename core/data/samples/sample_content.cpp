@@ -115,16 +115,17 @@ class Reader {
 
   std::string user() const { return user_text(parts_); }
 
-  // `label` of TRL and ms-swift, `kto_tag` of LLaMA-Factory. Labels of other types, which the recipe does not name, are
-  // something else: a class, for example.
+  // `label` of TRL and ms-swift, `kto_tag` of LLaMA-Factory; 0 and 1 beside TRL's prompt and completion. Other numbers,
+  // which the recipe does not name, are something else: a class, for example.
   std::optional<bool> judgement() const {
     for (const char* part : {"label", "kto_tag"}) {
       const Json* found = parts_.find(part);
       if (!found) continue;
       if (found->is_boolean()) return found->get<bool>();
-      if (!parts_.is_mapped(part)) continue;
-      if (*found != 0 && *found != 1) wrong_type(parts_.name(part), *found, "true or false");
-      return *found == 1;
+      const bool is_number = *found == 0 || *found == 1;
+      if (parts_.is_mapped(part) && !is_number) wrong_type(parts_.name(part), *found, "true or false");
+      if (is_number && (parts_.is_mapped(part) || (parts_.has("prompt") && parts_.has("completion"))))
+        return *found == 1;
     }
     return std::nullopt;
   }

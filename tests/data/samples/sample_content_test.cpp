@@ -55,6 +55,10 @@ TEST(SampleContent, AnswersAreJudgedByTruthValues) {
   EXPECT_EQ(judgement(R"("kto_tag":false)"), false);
   EXPECT_EQ(judgement(R"("label":1)"), std::nullopt) << "may be a class";
   EXPECT_EQ(judgement(R"("label":"cat")"), std::nullopt);
+  for (const auto& [label, is_good] : {std::pair("0", std::optional(false)), std::pair("1", std::optional(true)),
+                                       std::pair("2", std::optional<bool>())})
+    EXPECT_EQ(text(std::string(R"({"prompt":"Q","completion":"A","label":)") + label + "}").is_desirable, is_good)
+        << label;
   Wanted mapped = text_only();
   mapped.source.fields = {{"label", "liked"}};
   EXPECT_EQ(judgement(R"("liked":1)", mapped), true);
