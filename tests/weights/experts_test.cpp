@@ -93,7 +93,7 @@ TEST(ExpertsConfig, MatricesOfALayersExpertsLieTogether) {
                                                   "experts.2.down_proj.weight")));
 }
 
-TEST(ExpertsConfig, AdaptersAndCodesAreOfOtherLinears) {
+TEST(ExpertsConfig, AdaptersAreOfOtherLinearsAndCodesOfAllButRouters) {
   const WeightLayout layout = layout_of(qwen3_moe_with(R"({"num_hidden_layers": 1, "num_experts": 8})"));
   EXPECT_EQ(adapted_modules(layout, {"all"}, "recipe").size(), 4); // q, k, v, o
   for (const char* target : {"gate", "up_proj", "experts", "mlp.experts", "experts.3.down_proj"}) try {
@@ -102,10 +102,12 @@ TEST(ExpertsConfig, AdaptersAndCodesAreOfOtherLinears) {
     } catch (const Error& error) {
       EXPECT_THAT(error.text(), HasSubstr(fmt::format("'{}' names matrices of experts", target)));
     }
-  for (const TensorSpec& spec : layout.tensors)
-    EXPECT_EQ(is_packable(spec.name, spec.shape),
-              spec.name.find("_proj.weight") != std::string::npos && spec.name.find("self_attn") != std::string::npos)
+  for (const TensorSpec& spec : layout.tensors) {
+    const bool is_linear = spec.name.find("_proj.weight") != std::string::npos;
+    EXPECT_EQ(is_packable(spec.name, spec.shape), is_linear) << spec.name;
+    EXPECT_EQ(takes_adapter(spec.name, spec.shape), is_linear && spec.name.find("self_attn") != std::string::npos)
         << spec.name;
+  }
 }
 
 } // namespace
