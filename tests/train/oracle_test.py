@@ -394,7 +394,9 @@ class Stages(unittest.TestCase):
             self.assertEqual(line["negatives"], others.sum(1).double().mean().item())
             self.assertAlmostEqual(line["positive_similarity"], own.mean().item(), delta=1e-5)
             self.assertAlmostEqual(line["negative_similarity"], ((cosines * others).sum(1) / others.sum(1)).mean().item(), delta=1e-5)
-            self.assertAlmostEqual(line["retrieval_accuracy"], (~((cosines >= own) & others).any(1)).double().mean().item(), delta=1e-9)
+            # Of two that are as near but for rounding, either is the nearest.
+            least, most = ((~((cosines >= own + near) & others).any(1)).double().mean().item() for near in (-1e-6, 1e-6))
+            self.assertTrue(least - 1e-9 <= line["retrieval_accuracy"] <= most + 1e-9, (least, line["retrieval_accuracy"], most))
             if line["step"] == 1:  # with the same weights
                 self.assertAlmostEqual(line["loss"], loss.item(), delta=1e-5)
             return loss
