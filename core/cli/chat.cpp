@@ -65,7 +65,7 @@ int chat_with_model(Arguments arguments) {
         .advise("leave it out where a script writes the conversation");
   LineHistory history = history_file ? LineHistory(*history_file) : LineHistory();
   AnsweringModel model(*parsed, "chat");
-  (void)model.prompts.chat(); // which says why there is none
+  (void)model.prompts.chat(); // throws where the model has none
   use_adapter(*parsed, model.generator);
   ChatSession session(model, settings, interrupted, is_terminal);
   for (const std::string& file : parsed->values("image")) session.show_image(file);

@@ -180,7 +180,7 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
   if (visual.in_place && !marks.empty()) mention_frames(request.turns, marks);
   const serve::PromptWriter writer(
       tokenizer, visual, {input.media.preparation(), input.media.image_frames, input.system, input.chat_template});
-  (void)writer.chat(); // which says why there is none
+  (void)writer.chat(); // throws where the model has none
   serve::WrittenPrompt written = writer.write(request);
   return {std::move(written.sample), {}, writer.preface_of(written.thinking)};
 }

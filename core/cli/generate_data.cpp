@@ -115,7 +115,7 @@ struct Answering {
         service(use_adapter(parsed, model.generator), model.tokenizer, prompts, limits_of(parsed, how),
                 serve::AnswerService::Start::prepared) {
     log_info("{} computes {}", model.folder.string(), model.execution.text());
-    (void)prompts.chat(); // which says why there is none
+    (void)prompts.chat(); // throws where the model has none
     model.generator.prepare_frames(model.input.media.image_size);
   }
   AnsweringModel model;
