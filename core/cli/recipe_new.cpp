@@ -47,7 +47,7 @@ constexpr int64_t any_number = int64_t{1} << 30;
 // What the samples of a mix are like.
 struct Findings {
   std::vector<int64_t> samples; // of each source
-  int64_t looked_at = 0, usable = 0, pairs = 0, judged = 0, with_choice = 0;
+  int64_t looked_at = 0, usable = 0, broken = 0, pairs = 0, judged = 0, with_choice = 0;
   int64_t to_embed = 0, most_negatives = 0; // retrieval samples, and the negatives of one
   int64_t most_frames = 0, most_tokens = 0;
   ShortAnswers short_answers;
@@ -77,6 +77,7 @@ int64_t needed_frames(const Sample& sample, int64_t most_video_cells) {
 void count(const MeasuredSample& measured, int64_t most_video_cells, Findings& seen) {
   ++seen.looked_at;
   if (!measured.sample) {
+    seen.broken += measured.skipped.broken;
     if (seen.first_reason.empty()) seen.first_reason = place_of(measured.skipped) + ": " + measured.skipped.reason;
     return;
   }
@@ -141,8 +142,12 @@ Findings look_at(const plan::Plan& plan, plan::Mix mix, const Tokenizer& tokeniz
         .advise("docs/data.md says how samples may lie; keys of other names need --field PART=KEY, and text-only "
                 "samples in a tar --text");
   if (seen.usable < seen.looked_at)
-    log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}",
-                grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason);
+    log_warning("{} of the {} samples looked at cannot be used and will be skipped, the first of them: {}{}",
+                grouped(seen.looked_at - seen.usable), grouped(seen.looked_at), seen.first_reason,
+                plan.loader.quarantine.exceeded_by(seen.broken, seen.looked_at)
+                    ? "; `train` stops at so many broken ones: repair or remove them, or raise loader.quarantine.share "
+                      "in the recipe"
+                    : "");
   refuse_two_kinds(seen, label);
   return seen;
 }

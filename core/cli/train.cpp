@@ -22,6 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The checkpoint that held-out samples say is better than the last one; empty where there is none.
+fs::path better_than(const fs::path& last) {
+  std::error_code none;
+  const fs::path best = fs::read_symlink(last.parent_path() / "best", none);
+  return best.empty() || best == last.filename() ? fs::path() : last.parent_path() / best;
+}
+
 // Prints how the run ended and its figures, which come from the recorded metrics so that those of earlier processes are
 // included.
 void print(const train::TrainReport& report, const fs::path& folder, bool resumed_from_named, bool json) {
@@ -29,11 +36,13 @@ void print(const train::TrainReport& report, const fs::path& folder, bool resume
   std::vector<report::StageFigures> figures;
   for (const report::Stage& stage : run.stages) figures.push_back(report::figures_of(stage));
   report::advance(figures, run, {report.stage, report.step, report.samples, report.text_tokens});
+  const fs::path best = report.checkpoint.empty() ? fs::path() : better_than(report.checkpoint);
   if (json) {
     Json document = {{"run", folder.string()},   {"stopped", report.stopped},
                      {"stage", report.stage},    {"step", report.step},
                      {"steps", report.steps},    {"checkpoint", report.checkpoint.string()},
                      {"seconds", report.seconds}};
+    if (!best.empty()) document["best"] = best.string();
     document.update(report::summary_json(run, figures));
     fmt::print("{}", dump(document));
     return;
@@ -48,6 +57,7 @@ void print(const train::TrainReport& report, const fs::path& folder, bool resume
   fmt::print("\n{}\n", report::summary_text(run, figures));
   if (!report.checkpoint.empty())
     fmt::print("{:<11} {}\n", report.stopped ? "checkpoint" : "model", report.checkpoint.string());
+  if (!best.empty()) fmt::print("{:<11} {}\n", "best", best.string());
   if (const auto page = folder / "report.html"; fs::exists(page)) fmt::print("{:<11} {}\n", "report", page.string());
 }
 

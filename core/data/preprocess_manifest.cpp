@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int version = 1; // of the folder's layout and of what stands in its shards
+constexpr int version = 2; // of the folder's layout and of what stands in its shards
 constexpr const char* program = "fvlm-engine preprocess";
 constexpr const char* manifest_name = "manifest.json";
 constexpr uint64_t max_manifest_bytes = uint64_t{1} << 30;

@@ -174,6 +174,12 @@ class RecipeNew(unittest.TestCase):
         lines = [json.loads(line) for line in (folder / "runs/share/metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line for line in lines if line["kind"] == "step"][-1]["samples"], 72 + 48)
         self.assertEqual({line["samples"] for line in lines if line["kind"] == "evaluation"}, {24 + 16})
+        worse = run(engine, "train", "share.lua", "--run-dir", "worse", "--set", "checkpoint.every=3", "--set", f"stages.{stage['name']}.schedule.warmup=1",
+                    "--set", f"stages.{stage['name']}.evaluation.sets.held-out.measure=loss",
+                    *(word for group in stage["optimizer"]["lr"] for word in ("--set", f"stages.{stage['name']}.optimizer.lr.{group}=1")))
+        (best,) = folder.glob("worse/*/best")
+        self.assertNotEqual(best.resolve().name, (best.parent / "latest").resolve().name)
+        self.assertRegex(worse, f"best +worse/{best.parent.name}/{best.resolve().name}\n")
         for mistake in (["0%"], ["100%"], ["x%"], ["2%", "test.jsonl"]):
             words = [word for each in mistake for word in ("--held-out", each)]
             self.assertIn("one share above 0% and below 100%", new("mistaken", "--model", "model", "--data", "shapes/questions/*.tar", *words, code=2))
@@ -216,18 +222,22 @@ class RecipeNew(unittest.TestCase):
         (folder / "late.jsonl").write_text('{"question": "How m\n' + (folder / "named.jsonl").read_text() * 3)
         self.assertIn("1 of the 4 samples looked at cannot be used and will be skipped, the first of them: late.jsonl, line 1",
                       run(engine, "recipe", "new", "late.lua", "--model", "exported", "--data", "late.jsonl"))
+        lines = (folder / "named.jsonl").read_text() * 60
+        (folder / "seventh.jsonl").write_text(lines + '{"question": "How m\n' * 10)
+        self.assertIn("`train` stops at so many broken ones", run(engine, "recipe", "new", "seventh.lua", "--model", "exported", "--data", "seventh.jsonl"))
         for name, fields in (("late", {"user": "question", "assistant": "response"}), ("named", {"user": "question", "assistant": "response"}), ("asked", {"user": "asked", "assistant": "said"})):
             self.assertEqual(plan(name)["stages"][0]["data"]["sources"][0]["fields"], fields)
             if name != "late":
                 run(engine, "train", f"{name}.lua")
         for name, sample, kind in (("alpaca", {"instruction": "How many?", "input": "<<>>", "output": "Two."}, "next_token"),
                                    ("vqa", {"question": "How many?", "answers": ["Two.", "2"]}, "next_token"),
+                                   ("squad", {"context": "2 cats.", "question": "How many?", "answers": {"text": ["Two."]}}, "next_token"),
                                    ("swift", {"query": "How many?", "response": "Two.", "rejected_response": "Three."}, "dpo"),
                                    ("rlaif", {"question": "How many?", "chosen": "Two.", "rejected": "Three."}, "dpo")):
             (folder / f"{name}.jsonl").write_text(json.dumps(sample) + "\n")
             new(name, "--model", "exported", "--data", f"{name}.jsonl")
             self.assertEqual(plan(name)["stages"][0]["objective"][0]["kind"], kind)
-            self.assertIn("How many?" + ("\n<<>>" if name == "alpaca" else ""), run(engine, "data", "show", f"{name}.lua", 0))
+            self.assertIn({"alpaca": "How many?\n<<>>", "squad": "Context: 2 cats.\nQuestion: How many?"}.get(name, "How many?"), run(engine, "data", "show", f"{name}.lua", 0))
 
     def test_two_folders_get_a_new_connector(self):
         new("fresh", "--vision", "exported/vision", "--decoder", "exported/decoder", "--data", "shapes/captions/*.tar",

@@ -52,6 +52,9 @@ SAMPLES = [
     ({"prompt": [{"role": "user", "content": "Pick one."}], "chosen": [{"role": "assistant", "content": "This."}],
       "rejected": [{"role": "assistant", "content": "None."}]}, None, "This.", ["--prompt", "Pick one."]),
     ({"user": "Which?", "choices": ["left", "right"], "answer": "B"}, None, "right", ["--prompt", "Which?"]),
+    ({"context": "Ann has a cat.", "question": "Who?", "answers": {"text": ["Ann"], "answer_start": [0]}}, None, "Ann",
+     ["--prompt", "Context: Ann has a cat.\nQuestion: Who?"]),
+    ({"context": "A dog barks.", "question": "What?"}, None, None, ["--prompt", "Context: A dog barks.\nQuestion: What?"]),
 ]
 
 
@@ -181,7 +184,6 @@ class Data(unittest.TestCase):
                   (json.dumps({"image": "0.png"}), "it has no question"),
                   (json.dumps({"user": "<image>?"}), "<image>"),
                   (json.dumps({"token_ids": [1, 2], "loss_mask": [0, 1]}), "it is token ids"),
-                  (json.dumps({"context": "A.", "question": "B?", "answers": ["C"]}), "it has a context"),
                   (json.dumps({"messages": [{"role": "assistant", "content": "I."}]}), "nothing is asked before its last answer"),
                   (json.dumps({"custom_id": "a", "body": {"messages": [{"role": "user", "content": "?"}], "temperature": 1}}),
                    "its body has temperature"),

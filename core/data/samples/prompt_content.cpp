@@ -51,7 +51,7 @@ class PromptSample {
     const Parts parts(sample_, source_.fields);
     const char* const question = text_among(sample_, question_keys);
     const char* const answer = text_among(sample_, answer_keys);
-    const bool has_form = has_any(parts, {"messages", "conversations", "texts", "choices", "answers"});
+    const bool has_form = has_any(parts, {"messages", "conversations", "texts", "choices", "answers", "context"});
     if (question && !parts.has("user")) source_.fields.emplace("user", question);
     if (answer && parts.has("user") && !parts.has("assistant") && !has_form && !is_pair(parts))
       source_.fields.emplace("assistant", answer);
@@ -62,6 +62,10 @@ class PromptSample {
     const Parts parts(sample_, source_.fields);
     if (is_pair(parts)) return false;
     if (parts.has("choices")) return !parts.has("answer");
+    if (parts.has("context") && !has_any(parts, {"answers", "answer"})) {
+      sample_[parts.key("answers")] = no_answer;
+      return true;
+    }
     for (const char* part : {"messages", "conversations"})
       if (const Json* turns = parts.find(part)) {
         if (!turns->is_array() || turns->empty() || is_answer(turns->back())) return false;
@@ -101,7 +105,8 @@ PromptContent parse_prompt_content(nlohmann::json sample, const std::optional<st
   {
     const Parts given(sample, source.fields);
     if (has_any(given, {"token_ids", "loss_mask"})) broken("it is token ids, and a prompt is a text");
-    if (given.has("context")) broken("it has a context, which `eval` and `generate --context` ask about");
+    if (given.has("context") && !is_asked_in_chat(mix, visual_rows))
+      broken("it has a context, which `eval` and `generate --context` ask about");
   }
   PromptSample prompt(sample, source);
   prompt.name_parts();

@@ -19,6 +19,12 @@ struct Question {
   std::string context, question, answer;
 };
 
+// Whether it becomes a turn of the user in the decoder's chat: where neither an encoder reads its bytes nor the mix
+// says how questions are written.
+inline bool is_asked_in_chat(const plan::Mix& mix, const plan::VisualRows& visual_rows) {
+  return !mix.questions && visual_rows.max_bytes == 0;
+}
+
 // The longest start of UTF-8 text that has at most `most` bytes and ends between characters.
 std::string_view whole_characters(std::string_view text, size_t most);
 

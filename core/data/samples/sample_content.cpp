@@ -38,7 +38,8 @@ class Reader {
  public:
   Reader(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
          const plan::Mix& mix, const plan::VisualRows& visual_rows)
-      : parts_(parts), caption_file_(caption_file), mix_(mix), keeps_marks_(visual_rows.in_place) {
+      : parts_(parts), caption_file_(caption_file), mix_(mix), keeps_marks_(visual_rows.in_place),
+        asks_in_chat_(is_asked_in_chat(mix, visual_rows)) {
     telling_.source = parts.text("source").value_or(source.name);
     telling_.frame_count = parts.count("frame_count");
     telling_.is_desirable = judgement();
@@ -58,7 +59,7 @@ class Reader {
       add(parts_.text("user").value_or(""), *caption_file_, "KEY.txt");
     else
       throw without_text();
-    if (parts_.has("answers") && !telling_.question) telling_.answers = answers();
+    if (parts_.has("answers") && telling_.answers.empty() && !telling_.question) telling_.answers = answers();
     return std::move(telling_);
   }
 
@@ -218,7 +219,13 @@ class Reader {
     else
       wrong_type(parts_.name("answers"), given, "a list");
     std::erase_if(kept, [](const std::string& answer) { return trimmed(answer).empty(); });
-    if (!kept.empty()) telling_.question->answer = trimmed(most_frequent(kept));
+    if (kept.empty()) return;
+    telling_.question->answer = trimmed(most_frequent(kept));
+    if (!asks_in_chat_) return;
+    const auto asked = source_of(plan::QuestionForm(), *telling_.question, max_total_bytes);
+    if (!asked) broken(fmt::format("its question is longer than {} bytes", max_total_bytes));
+    add(trimmed(*asked), telling_.question->answer, parts_.name("answers"));
+    telling_.question.reset();
   }
 
   void pair() {
@@ -312,10 +319,8 @@ class Reader {
   std::shared_ptr<const nlohmann::ordered_json> tools() const {
     const Json* found = parts_.find("tools");
     if (!found) return nullptr;
-    Json list = found->is_string() ? Json::parse(found->get<std::string>(), nullptr, false) : *found;
-    if (list.is_discarded()) broken(fmt::format("{} is a text, and no JSON", parts_.name("tools")));
-    if (!list.is_array()) wrong_type(parts_.name("tools"), list, "a list");
-    return list.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(in_usual_order(list));
+    auto list = list_with_order(*found, parts_.name("tools"));
+    return list.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(std::move(list));
   }
 
   void add_answered(Conversation talk, const std::string& name) {
@@ -448,6 +453,7 @@ class Reader {
   const std::optional<std::string>& caption_file_;
   const plan::Mix& mix_;
   bool keeps_marks_;
+  bool asks_in_chat_;
   SampleContent telling_;
   size_t bytes_ = 0;
 };

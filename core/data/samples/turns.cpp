@@ -2,6 +2,7 @@
 #include "data/samples/turns.h"
 
 #include "base/error.h"
+#include "base/exact_json.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "data/samples/parts.h"
@@ -39,19 +40,19 @@ std::string role_of(const std::string& role, const std::string& name) {
 // Of a message in the form of OpenAI: what chat templates read about tools. Null content stays null.
 std::shared_ptr<const nlohmann::ordered_json> tool_fields(const Json& value, const std::string& role,
                                                           const std::string& name) {
-  Json fields = Json::object();
+  auto fields = nlohmann::ordered_json::object();
   if (const Json* calls = role == "assistant" ? present(value, "tool_calls") : nullptr) {
     const std::string named = fmt::format("'tool_calls' of {}", name);
-    if (!calls->is_array()) wrong_type(named, *calls, "a list");
-    for (const Json& call : *calls)
+    auto list = list_with_order(*calls, named);
+    for (const auto& call : list)
       if (!call.is_object()) wrong_type("a call of " + named, call, "an object");
-    fields["tool_calls"] = *calls;
+    if (!list.empty()) fields["tool_calls"] = std::move(list);
     if (!value.contains("content") || value["content"].is_null()) fields["content"] = nullptr;
   }
   for (const char* key : {"name", "tool_call_id"})
     if (const Json* found = role == "tool" ? present(value, key) : nullptr)
       fields[key] = text_in(*found, fmt::format("'{}' of {}", key, name));
-  return fields.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(in_usual_order(fields));
+  return fields.empty() ? nullptr : std::make_shared<const nlohmann::ordered_json>(std::move(fields));
 }
 
 // Texts that follow each other are one.
@@ -126,6 +127,13 @@ bool is_learnt(const Json& value, const std::string& role, const std::string& na
 }
 
 } // namespace
+
+nlohmann::ordered_json list_with_order(const Json& value, const std::string& name) {
+  auto list = value.is_string() ? exact_json(value.get_ref<const std::string&>()) : in_usual_order(value);
+  if (list.is_discarded()) broken(fmt::format("{} is a text, and no JSON", name));
+  if (!list.is_array()) wrong_type(name, list, "a list");
+  return list;
+}
 
 Turn parse_turn(const Json& value, const std::string& name, bool keeps_marks) {
   if (!value.is_object()) wrong_type(name, value, "an object");

@@ -13,6 +13,9 @@ namespace fvlm {
 // Error(data) without a location.
 Turn parse_turn(const nlohmann::json& value, const std::string& name, bool keeps_marks);
 
+// Tools or calls of them: a list, or its JSON as a text, which alone has its keys in their order.
+nlohmann::ordered_json list_with_order(const nlohmann::json& value, const std::string& name);
+
 // Whether the value is a list of turns: of objects with a role, or `from`.
 bool is_turns(const nlohmann::json& value);
 

@@ -1,6 +1,7 @@
 // What the members of samples are: bytes of the shard, files of their own, or values of a row.
 #include "base/base64.h"
 #include "base/error.h"
+#include "base/exact_json.h"
 #include "base/json.h"
 #include "data/shards/shard.h"
 
@@ -46,6 +47,27 @@ std::vector<uint8_t> bytes_of(nlohmann::json& value, const std::string& name) {
   return {decoded->begin(), decoded->end()};
 }
 
+bool is_of_tools(std::string_view key) {
+  return key == "tools" || key == "tool_calls";
+}
+
+void put_texts_of_tools(const nlohmann::ordered_json& from, nlohmann::json& to) {
+  if (from.is_array())
+    for (size_t i = 0; i < from.size(); ++i) put_texts_of_tools(from[i], to[i]);
+  if (!from.is_object()) return;
+  for (const auto& [key, value] : from.items())
+    if (is_of_tools(key) && value.is_array())
+      to[key] = exact_text(value);
+    else
+      put_texts_of_tools(value, to[key]);
+}
+
+// An object sorts its keys, and chat templates write those of tools in the order of the data: they become JSON texts.
+void keep_order_of_tools(std::string_view text, nlohmann::json& object) {
+  if (text.find(R"("tools")") == text.npos && text.find(R"("tool_calls")") == text.npos) return;
+  if (const auto ordered = exact_json(text); !ordered.is_discarded()) put_texts_of_tools(ordered, object);
+}
+
 } // namespace
 
 fs::path Shard::media_path(const std::string& name) const {
@@ -77,7 +99,9 @@ std::optional<nlohmann::json> Shard::json(const ShardSample& sample) const {
     if (found->size > max_json_bytes)
       throw Error(ErrorKind::data, "{} has {} bytes, more than the {} of a text", name, found->size, max_json_bytes);
     const auto bytes = read(*found);
-    object = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    object = parse_json(text, name);
+    keep_order_of_tools(text, object);
   }
   if (!object.is_object()) wrong_type(names_media() ? "its JSON" : "KEY.json", object, "an object");
   return object;

@@ -264,9 +264,11 @@ Ref<Mix> mix_schema() {
                  "question and answers it takes the place of `questions.prompt`: `{source}` stands for what the "
                  "encoder of bytes reads, and the rest may have special tokens.")
           .example("\"Context: {context}\\nQuestion: {question}\"")
-          .field("questions", &Mix::questions, optional(questions()),
-                 "How samples with a context, a question and answers are written. Default: with the defaults of its "
-                 "fields.")
+          .field(
+              "questions", &Mix::questions, optional(questions()),
+              "How samples with a context, a question and answers are written. Default: as turns of a chat, the "
+              "user's being `Context: ...` and `Question: ...`; where an encoder reads bytes, with the defaults of its "
+              "fields.")
           .field("decoders", &Mix::decoders, optional(map("decoder", decoder_texts())),
                  "What the model's further decoders read otherwise: their own chats, special tokens and prompts of "
                  "teachers. Default: the same as `decoder`.")

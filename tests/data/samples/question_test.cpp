@@ -95,6 +95,17 @@ TEST(Questions, AreReadAsTextInATextOnlySource) {
   EXPECT_TRUE(sample.bytes.empty());
 }
 
+TEST(Questions, AreTurnsOfAChatWhereNothingElseIsSaid) {
+  const std::string asked = R"({"user":"Context: Ann has a cat.\nQuestion: Who?","assistant":"Ann"})";
+  const Sample sample = measure({{"json", squad}}, text_only());
+  EXPECT_EQ(text_of(sample), text_of(measure({{"json", asked}}, text_only())));
+  EXPECT_EQ(learnt_text(sample), learnt_text(measure({{"json", asked}}, text_only())));
+  EXPECT_THAT(sample.answers, ElementsAre("Bo", "Ann", "Ann"));
+  EXPECT_FALSE(sample.has_short_answer);
+  const Sample empty = measure({{"json", R"({"context":"c","question":"q","answers":[" "]})"}}, text_only());
+  EXPECT_THAT(empty.dropped, HasSubstr("none of its answers has any text"));
+}
+
 TEST(Questions, AreTheOnlySamplesThatAnEncoderOfBytesReads) {
   try {
     (void)measure({{"json", R"({"user":"What?","assistant":"x"})"}}, bytes(512));

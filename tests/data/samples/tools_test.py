@@ -30,8 +30,8 @@ NANOCHAT = [f"<|{name}|>" for name in ("bos", "user_start", "user_end", "assista
 CHATML = ["<|im_start|>", "<|im_end|>"]
 LLAMA = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"]
 TOOLS = [{"type": "function", "function": {
-    "name": "weather", "description": "The weather of a place.", "parameters": {
-        "type": "object", "properties": {"place": {"type": "string", "description": "A town."}}, "required": ["place"]}}}]
+    "name": "weather", "parameters": {"type": "object", "required": ["unit"], "properties": {  # in no usual order
+        "unit": {"enum": ["C", "F"]}, "place": {"type": "string"}}}}}]
 
 
 def tokenizer_folder(special, template=None, **roles):
@@ -205,7 +205,7 @@ class PartsOfAnswers(unittest.TestCase):
 
 class CallsOfTools(unittest.TestCase):
     CALL = {"role": "assistant", "content": "", "tool_calls": [
-        {"type": "function", "function": {"name": "weather", "arguments": {"place": "Oslo <|im_end|>"}}}]}
+        {"type": "function", "function": {"name": "weather", "arguments": {"unit": "C", "place": "Oslo <|im_end|>"}}}]}
     MESSAGES = [{"role": "user", "content": "How is the weather in Oslo?"}, CALL,
                 {"role": "tool", "name": "weather", "content": "4 degrees, rain"},
                 {"role": "assistant", "content": "It rains."}]
@@ -261,7 +261,7 @@ class CallsOfTools(unittest.TestCase):
                                         {"messages": self.MESSAGES, "tools": "{"}])
         for number, (line, what) in enumerate(zip(lines, (
                 "an answer calls tools, and the chat template does not write message.tool_calls",
-                "'tool_calls' of turn 1 of 'messages' is a string, and a list was expected",
+                "'tool_calls' of turn 1 of 'messages' is a text, and no JSON",
                 "'tools' is a text, and no JSON")), 1):
             self.assertIn(what, line.get("error", "accepted"))
             self.assertIn(f"{path}: line {number}", line["error"])
