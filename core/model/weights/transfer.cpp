@@ -119,6 +119,8 @@ class Transfer {
 
   // A piece of a tensor, in the element type that it is stored in.
   void append(const TensorInfo& tensor, std::span<const std::byte> bytes, DType from) {
+    if (is_floating(from))
+      if (const uint64_t count = count_not_finite(bytes, from)) report_.not_finite[tensor.name] += count;
     if (from != tensor.dtype) {
       converted_.resize(bytes.size() / size_of(from) * size_of(tensor.dtype));
       if (uint64_t lost = convert(bytes, from, converted_, tensor.dtype)) report_.overflowed[tensor.name] += lost;

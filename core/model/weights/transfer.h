@@ -46,6 +46,7 @@ struct TransferReport {
   };
   std::vector<PartReport> parts;
   std::map<std::string, uint64_t> overflowed; // tensor -> finite numbers that became infinite
+  std::map<std::string, uint64_t> not_finite; // tensor -> numbers that were infinite or NaN before
   // Quantized weights that are stored as plain numbers, by the form in which they were.
   struct Dequantized {
     uint64_t weights = 0, bytes_before = 0, bytes = 0; // of their codes; as they are stored now
