@@ -47,7 +47,7 @@ function fvlm.recipe(table) end
 ---@field vision? string|fvlm.Dinov2|fvlm.Clip|fvlm.Siglip|fvlm.Bytes The encoder: a Hugging Face folder (config.json, model.safetensors), or a new one.
 ---@field decoder? string|fvlm.Llama|fvlm.GhostVis The language model: a Hugging Face folder with its tokenizer, or a new one.
 ---@field decoders? (string|fvlm.Llama|fvlm.GhostVis)[] Further language models, `decoder2`, `decoder3` and so on, which read the same latents of fvlm.byte_latents behind adapters of their own. Each has its tokenizer, its texts (`decoders` of a mix) and its parameter group; the loss is the mean over all.
----@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Ovis2|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.HunyuanVl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents|fvlm.TextOnly The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
+---@field connector? fvlm.Foveated|fvlm.Mlp|fvlm.Perceiver|fvlm.AveragePool|fvlm.PixelShuffle|fvlm.InternVl|fvlm.Ovis2|fvlm.GraniteDocling|fvlm.Gemma3|fvlm.PaliGemma|fvlm.Qwen2Vl|fvlm.GlmOcr|fvlm.HunyuanVl|fvlm.Mistral3|fvlm.Lfm2Vl|fvlm.Gemma4|fvlm.ByteLatents|fvlm.TextOnly The connector; a plain table is fvlm.foveated. Initialized from the seed, unless a stage's `from` provides one.
 ---@field image_size? integer Edge of the square frames that the encoder reads. The default is that of the preprocessor_config.json in the encoder's folder, where there is one (not for DINOv2); or, with a `directory`, that of its encoder, at most 224 unless its connector makes rows of every patch, as in LLaVA and SmolVLM. In pixels. Default: `224`.
 ---@field min_pixels? integer Fewest pixels of an image, as in transformers and in place of the encoder's preprocessor_config.json; for image processors that make cells of images of any size: Qwen2-VL to Qwen3.5, LFM3-VL, GLM, PaddleOCR-VL, HunyuanOCR and VideoLLaMA 3. Checkpoints and exports keep it. Default: the folder's. In pixels.
 ---@field max_pixels? integer Most pixels of an image, for the same image processors. Default: the folder's. In pixels.
@@ -224,6 +224,18 @@ function fvlm.internvl(table) end
 ---@param table fvlm.Ovis2
 ---@return fvlm.Ovis2
 function fvlm.ovis2(table) end
+
+---Squares of patches side by side in one row each, two linears with a fixed position and a GELU between them, and
+---LayerNorms, as in Granite Docling, whose encoder is read at further layers, too.
+---@class fvlm.GraniteDocling
+---@field factor? integer Patches along each side of a square; a frame's patches have to be divisible by it in both directions. Default: `4`.
+---@field deepstack? integer For how many of the decoder's first layers an image has further rows, made of as many other layers of the encoder. Default: `3`.
+
+---Squares of patches side by side in one row each, two linears with a fixed position and a GELU between them, and
+---LayerNorms, as in Granite Docling, whose encoder is read at further layers, too.
+---@param table fvlm.GraniteDocling
+---@return fvlm.GraniteDocling
+function fvlm.granite_docling(table) end
 
 ---The mean of every square of patches, an RMSNorm and a matrix, as in Gemma 3. In the decoder the rows of an image
 ---attend to each other.

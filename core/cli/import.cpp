@@ -41,17 +41,18 @@ Options import_options() {
       "Or from one folder that has all three: a LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL,\n"
       "Gemma 3, Gemma 4, PaliGemma, Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral,\n"
       "Mistral Small 3.1, Ministral 3, LightOnOCR, LFM2-VL, LFM3-VL, MiniCPM-V 4.6 and 4.7, MiniCPM-OCR,\n"
-      "PaddleOCR-VL, GLM-OCR, GLM-4.1V, GLM-4.6V, HunyuanOCR, VideoLLaMA 3, Qianfan-OCR, Ovis2 or DeepSeek-VL.\n"
-      "Or from the folder of a language model by itself, which then reads text alone. Weights that others have\n"
-      "quantized (fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors) become plain numbers.",
+      "PaddleOCR-VL, GLM-OCR, GLM-4.1V, GLM-4.6V, HunyuanOCR, VideoLLaMA 3, Qianfan-OCR, Ovis2, Granite Docling or\n"
+      "DeepSeek-VL. Or from the folder of a language model by itself, which then reads text alone. Weights that "
+      "others\n"
+      "have quantized (fp8, GPTQ, AWQ, bitsandbytes, compressed-tensors) become plain numbers.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
   options
       .value("model", "DIR",
              "a folder of LLaVA, LLaVA-NeXT, Granite Vision, LLaVA-OneVision, InternVL, Gemma 3, Gemma 4, PaliGemma, "
              "Idefics3, SmolVLM, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Pixtral, Mistral Small 3.1, Ministral 3, "
              "LightOnOCR, LFM2-VL, LFM3-VL, MiniCPM-V 4.6 and 4.7, MiniCPM-OCR, PaddleOCR-VL, GLM-OCR, GLM-4.1V, "
-             "GLM-4.6V, HunyuanOCR, VideoLLaMA 3, Qianfan-OCR, Ovis2 or DeepSeek-VL, or of a language model, with its "
-             "tokenizer.json")
+             "GLM-4.6V, HunyuanOCR, VideoLLaMA 3, Qianfan-OCR, Ovis2, Granite Docling or DeepSeek-VL, or of a language "
+             "model, with its tokenizer.json")
       .value("vision", "DIR", "the vision tower: a folder of DINOv2, CLIP or SigLIP")
       .value("decoder", "DIR", "the language model: a folder of the Llama family or Gemma 4, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")

@@ -104,7 +104,10 @@ Json description(const ImageProcessor& processor) {
   if (processor.center_crop) out["center_crop"] = {processor.center_crop->height, processor.center_crop->width};
   if (processor.tile) out["tile"] = *processor.tile;
   if (processor.splits_into_tiles) out["splits_into_tiles"] = true;
-  if (processor.tile_form == TileForm::internvl) out["tiles"] = {processor.min_tiles, processor.max_tiles};
+  if (processor.tile_form == TileForm::internvl || processor.tile_form == TileForm::granite_docling)
+    out["tiles"] = {processor.min_tiles, processor.max_tiles};
+  if (const auto& spread = processor.spread)
+    out["spread"] = {spread->max_tiles, spread->max_scale, spread->min_aspect, spread->max_aspect};
   if (processor.tile_form == TileForm::ovis2)
     out["tiles"] = {processor.min_tiles, processor.max_tiles, processor.tiles_cover};
   if (processor.has_cells()) out["pixels"] = {processor.min_pixels, processor.max_pixels};

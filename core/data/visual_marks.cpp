@@ -83,6 +83,17 @@ std::vector<TokenId> idefics3_text(const Tokenizer& tokenizer, TileGrid grid, in
   return ids;
 }
 
+// As Idefics3's, but an image that is not cut is one tile.
+std::vector<TokenId> granite_docling_text(const Tokenizer& tokenizer, TileGrid grid, int64_t rows_per_frame) {
+  if (grid.rows > 0) return idefics3_text(tokenizer, grid, rows_per_frame);
+  const std::string around = "<fake_token_around_image>";
+  special_token(tokenizer, around);
+  std::vector<TokenId> ids = tokenizer.encode(around + "<row_1_col_1>");
+  append_rows(ids, rows_per_frame);
+  append(ids, tokenizer.encode("\n"));
+  return ids;
+}
+
 // Empty tokens: none.
 std::vector<TokenId> rows_between(const Tokenizer& tokenizer, const char* before, const char* behind, int64_t rows) {
   std::vector<TokenId> ids;
@@ -388,6 +399,8 @@ std::vector<TokenId> tile_text(const Tokenizer& tokenizer, TileForm form, TileGr
   switch (form) {
   case TileForm::idefics3:
     return idefics3_text(tokenizer, grid, rows_per_frame);
+  case TileForm::granite_docling:
+    return granite_docling_text(tokenizer, grid, rows_per_frame);
   case TileForm::hunyuan:
     return hunyuan_text(tokenizer, grid, rows_per_frame, first_row);
   case TileForm::ovis2:

@@ -45,12 +45,13 @@ struct MarkedFrames {
 // The placeholders of an image that is cut into tiles, between the tokens that models were trained with: those of
 // tile_forms.inc before and behind all rows, and in some families others between them. Idefics3 and SmolVLM:
 // <fake_token_around_image><row_1_col_1> before those of the first tile, <fake_token_around_image><global-img> before
-// those of the whole image. LLaVA-NeXT: no tokens, but numbered placeholders, `first_row` being the image's first
-// visual row of the sample: the patches of the whole image, and then line by line those of all tiles as one picture
-// without its margins, with the row of a newline behind each line. LLaVA-OneVision: the same, and a picture of many
-// tiles is shrunk. Pixtral: [IMG_BREAK] behind those of each line of cells, and [IMG_END] behind the last one.
-// HunyuanOCR: numbered placeholders, see ImageRowOrder. Ovis2: the same, of the whole image and then of the tiles line
-// by line, with those of ImageIndicators around and between them. LFM2-VL: those of each tile behind
+// those of the whole image; Granite Docling the same, and an image that is not cut is its one tile. LLaVA-NeXT: no
+// tokens, but numbered placeholders, `first_row` being the image's first visual row of the sample: the patches of the
+// whole image, and then line by line those of all tiles as one picture without its margins, with the row of a newline
+// behind each line. LLaVA-OneVision: the same, and a picture of many tiles is shrunk. Pixtral: [IMG_BREAK] behind those
+// of each line of cells, and [IMG_END] behind the last one. HunyuanOCR: numbered placeholders, see ImageRowOrder.
+// Ovis2: the same, of the whole image and then of the tiles line by line, with those of ImageIndicators around and
+// between them. LFM2-VL: those of each tile behind
 // <|img_row_1_col_1|>, and those of the whole image behind <|img_thumbnail|>. MiniCPM-V: those of each part between
 // <slice> and </slice> behind those of the whole image, a line break between lines of parts, and the image's number
 // between <image_id> and

@@ -100,7 +100,8 @@ void Model::require_deepstack() const {
   if (used != offered)
     throw Error(ErrorKind::data, "the connector reads {} further layers of the encoder, whose config names {}", used,
                 offered)
-        .advise("give the connector as many, fvlm.qwen2_vl {{ deepstack = {} }}, or another encoder", offered);
+        .advise("give the connector as many, fvlm.{} {{ deepstack = {} }}, or another encoder",
+                config_.vision.reads_cells() ? "qwen2_vl" : "granite_docling", offered);
   for (const DecoderConfig& decoder : config_.decoders())
     if (used > decoder.num_hidden_layers)
       throw Error(ErrorKind::data, "images have rows for {} layers of a decoder that has {}", used,

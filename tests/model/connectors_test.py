@@ -18,6 +18,7 @@ try:
     from transformers import CLIPVisionConfig, Idefics3Config, InternVLConfig, InternVLModel, LlamaConfig, LlavaConfig, LlavaNextConfig
     from transformers import Ovis2Config, Ovis2Model, Qwen2Config
     from transformers import LlavaOnevisionConfig, LlavaOnevisionModel, SiglipVisionConfig
+    from transformers.models.granite_docling.modeling_granite_docling import GraniteDoclingConnector, GraniteDoclingVisionConfig
     from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
     from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector
     from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
@@ -143,6 +144,14 @@ class Connectors(unittest.TestCase):
         for factor, tokens in ((2, 16), (3, 36), (4, 64)):
             config = Idefics3Config(vision_config={"hidden_size": WIDTH}, text_config=LLAMA, scale_factor=factor)
             self.check({"kind": "pixel_shuffle", "factor": factor}, tokens, Idefics3Connector(config))
+
+    def test_granite_docling_is_that_of_transformers(self):
+        """Without the encoder's further layers, which whole_test.py has."""
+        for factor, tokens in ((2, 16), (4, 64), (2, 36), (1, 9)):
+            config = GraniteDoclingVisionConfig(hidden_size=WIDTH, out_hidden_size=DECODER, scale_factor=factor, image_size=int(tokens ** 0.5), patch_size=1,
+                                                deepstack_visual_indexes=[], use_fine_route=False)
+            module = GraniteDoclingConnector(config)
+            self.check({"kind": "granite_docling", "factor": factor, "deepstack": 0}, tokens, module, lambda hidden: module(hidden, [])[0])
 
     def test_internvl_is_that_of_transformers(self):
         for factor, tokens in ((2, 16), (1, 9), (4, 64)):

@@ -69,6 +69,18 @@ CONFIGS = {
                           "model_type": "ovis2_vision", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 3,
                           "num_visual_indicator_tokens": 5, "patch_size": 7, "qkv_bias": False, "rms_norm_eps": 1e-05, "tau": 1.0,
                           "tokenize_function": "softmax", "torch_dtype": "bfloat16", "vocab_size": 45}},
+    "granite-docling-258M": {
+        "architectures": ["Idefics3ForConditionalGeneration"], "bos_token_id": 4, "dtype": "bfloat16", "eos_token_id": 2, "image_token_id": IMAGE,
+        "model_type": "idefics3", "pad_token_id": 2, "scale_factor": 4, "tie_word_embeddings": True, "transformers_version": "4.56.1", "use_cache": True,
+        "vocab_size": 260,
+        "text_config": SIZES | {
+            "_name_or_path": "models/granitev06_hf_ai4k_sft_data_v4", "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+            "bos_token_id": 4, "dtype": "bfloat16", "eos_token_id": 2, "head_dim": 12, "hidden_act": "silu", "initializer_range": 0.02,
+            "max_position_embeddings": 8192, "mlp_bias": False, "model_type": "llama", "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+            "rope_scaling": None, "rope_theta": 100000.0, "tie_word_embeddings": True, "use_cache": False},
+        "vision_config": {"attention_dropout": 0.0, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32, "image_size": 28, "initializer_range": 0.02,
+                          "intermediate_size": 80, "layer_norm_eps": 1e-06, "max_image_size": {"longest_edge": 28}, "model_type": "idefics3_vision",
+                          "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 3, "patch_size": 7, "size": {"longest_edge": 28}}},
     "SmolVLM2-256M-Video-Instruct": smolvlm2(2, 2, 4),
     "SmolVLM2-500M-Video-Instruct": smolvlm2(3, 1, 4, rope_scaling=None),
     "SmolVLM2-2.2B-Instruct": smolvlm2(2, 4, 2, rope_theta=130000, max_position_embeddings=16384),

@@ -1,4 +1,4 @@
-"""CLIP's, SigLIP's, SmolVLM's, InternVL's, Qianfan-OCR's and Ovis2's vision encoders against transformers: hidden states, every gradient, and folders.
+"""CLIP's, SigLIP's, SmolVLM's, InternVL's, Qianfan-OCR's, Ovis2's and Granite Docling's vision encoders against transformers: hidden states, every gradient, and folders.
 
 usage: vit_test.py FVLM_ENGINE TOWER_PROBE; exit 77 where transformers is missing."""
 import json
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (CLIPConfig, CLIPModel, CLIPVisionConfig, CLIPVisionModel, InternVLVisionConfig, InternVLVisionModel,
                           LlamaConfig, LlamaForCausalLM, SiglipConfig, SiglipModel, SiglipVisionConfig, SiglipVisionModel)
 from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
+from transformers.models.granite_docling.modeling_granite_docling import GraniteDoclingVisionConfig, GraniteDoclingVisionModel
 from transformers.models.ovis2.modeling_ovis2 import Ovis2VisionConfig, Ovis2VisionModel
 from transformers.models.qianfan_ocr.modeling_qianfan_ocr import QianfanOCRVisionConfig, QianfanOCRVisionModel
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
@@ -143,6 +144,14 @@ class Encoders(unittest.TestCase):
             with self.subTest(**changes):
                 model, frames = make(Ovis2VisionModel, Ovis2VisionConfig(**(BASE | {"vocab_size": 20} | changes))), torch.randn(2, 3, 28, 28)
                 self.check(saved(model), model.transformer, frames, last_hidden)
+
+    def test_granite_docling(self):
+        """The connector, which is one of its own here, is in its files, too."""
+        for changes in ({"deepstack_visual_indexes": [0, 2]}, {"deepstack_visual_indexes": [], "use_fine_route": False, "scale_factor": 1, "hidden_act": "gelu"}):
+            with self.subTest(**changes):
+                config = GraniteDoclingVisionConfig(**(BASE | {"out_hidden_size": 24, "scale_factor": 2} | changes))
+                model = make(GraniteDoclingVisionModel, config)
+                self.check(saved(model), model, torch.randn(2, 3, 28, 28), lambda model, frames: model.encode(frames)[0])
 
     def test_internvl_at_another_image_size_and_layer(self):
         model, frames = make(InternVLVisionModel, InternVLVisionConfig(**BASE, use_mean_pooling=False)), torch.randn(3, 3, 42, 56)

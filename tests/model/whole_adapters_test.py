@@ -23,7 +23,7 @@ except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
     sys.exit(77)
 
-QWEN, OTHERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), ("smolvlm", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2", "gemma3")
+QWEN, OTHERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), ("smolvlm", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2", "granite-docling-untied", "gemma3")
 CONNECTORS = {"qwen2_5_vl": ["visual.merger"], "qwen3_vl": ["visual.merger", "deepstack_merger_list.0", "deepstack_merger_list.1"], "smolvlm": ["modality_projection"]}
 # What transformers before 4.52 calls modules, by what it calls them since.
 OLDER = {
@@ -131,7 +131,7 @@ class WholeAdapters(unittest.TestCase):
                            rank_pattern={"v_proj": 2, r"layers\.0\..*down_proj": 7}, alpha_pattern={"q_proj": 9, "layers.[01].mlp.fc1": 3})
 
     def test_all_linears_of_every_part(self):
-        for name in ("qwen3_vl", "qwen3_vl_moe", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2"):
+        for name in ("qwen3_vl", "qwen3_vl_moe", "llava-clip-llama", "internvl-qwen2", "qianfan-ocr", "ovis2", "granite-docling-untied"):
             with self.subTest(name):
                 self.check(name, target_modules="all-linear")
 

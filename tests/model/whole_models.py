@@ -1,4 +1,4 @@
-"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Qianfan-OCR, Ovis2, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
+"""Tiny whole models (LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Qianfan-OCR, Ovis2, Granite Docling, Gemma 3, PaliGemma, Idefics3, SmolVLM, DeepSeek-VL) of transformers with random weights, the same as model
 directories, and a batch of texts with images inside. The script's first argument is FVLM_ENGINE."""
 import json
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForImageTextToText, CLIPVisionConfig, DeepseekVLConfig, Gemma2Config, Gemma3Config, Gemma3TextConfig,
-                          GemmaConfig, GraniteConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
+                          GemmaConfig, GraniteConfig, GraniteDoclingConfig, Idefics3Config, InternVLConfig, InternVLVisionConfig, LlamaConfig, LlavaConfig, LlavaNextConfig,
                           LlavaOnevisionConfig, Ovis2Config, PaliGemmaConfig, QianfanOCRConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig, SmolVLMConfig)
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
@@ -48,6 +48,12 @@ def qianfan_ocr(vision, **changes):
 def ovis2(vision, text, **changes):
     return Ovis2Config(vision_config=VISION | {"vocab_size": 45, "hidden_stride": 2} | vision, text_config=text, image_token_id=IMAGE,
                        visual_indicator_token_ids=list(INDICATORS), hidden_size=TEXT["hidden_size"], vocab_size=VOCABULARY, **changes)
+
+
+def granite_docling(vision, **changes):
+    text = TEXT | {"num_hidden_layers": 3, "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "logits_scaling": 2.0}
+    return GraniteDoclingConfig(vision_config=VISION | {"out_hidden_size": TEXT["hidden_size"], "scale_factor": 2} | vision, text_config=text,
+                                image_token_id=IMAGE, **changes)
 
 
 def gemma3(windows, **changes):
@@ -93,6 +99,9 @@ MODELS = {
     "ovis2": ovis2({}, Qwen2Config(**TEXT | {"max_position_embeddings": 256})),
     "ovis2-untied": ovis2({"hidden_stride": 4, "vocab_size": 21, "rms_norm_eps": 1e-2, "intermediate_size": 70},
                           Qwen2Config(**TEXT | {"num_key_value_heads": 4}), tie_word_embeddings=False),
+    "granite-docling": granite_docling({"deepstack_visual_indexes": [0, 2]}, density_router_hidden_size=20),
+    "granite-docling-untied": granite_docling({"deepstack_visual_indexes": [1], "use_fine_route": False, "hidden_act": "gelu"}, tie_word_embeddings=False),
+    "granite-docling-without-deepstack": granite_docling({"deepstack_visual_indexes": [], "scale_factor": 4, "layer_norm_eps": 1e-3}),
     "gemma3": gemma3({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5}, mm_tokens_per_image=4),
     "gemma3-large-images": gemma3({"sliding_window": 3}, mm_tokens_per_image=16, tie_word_embeddings=True),
     "deepseek-vl": deepseek_vl({}, tie_word_embeddings=False),
@@ -218,6 +227,8 @@ def rows_per_image(name):
         return config.mm_tokens_per_image
     if config.model_type in ("paligemma", "deepseek_vl"):
         return 16
+    if config.model_type == "granite_docling":
+        return 16 // config.vision_config.scale_factor ** 2
     return 16 // config.scale_factor ** 2
 
 
@@ -270,6 +281,8 @@ def pixels_for(name, text, pixels, prompt=None):
         return {"pixel_values": torch.nn.utils.rnn.pad_sequence(images, batch_first=True), "image_sizes": torch.tensor(sizes)} | several
     if is_ovis2(name):
         return {"pixel_values": torch.cat(whole_first(name, TILES[texts_of(name)[0].index(text)], pixels))}
+    if MODELS[name].model_type == "granite_docling":
+        return {"pixel_values": pixels[None], "pixel_attention_mask": torch.ones(1, len(pixels), dtype=torch.bool)}
     if MODELS[name].model_type == "gemma3":
         return {"pixel_values": pixels, "token_type_ids": torch.tensor([text]).eq(IMAGE).long()}
     return {"pixel_values": pixels if MODELS[name].model_type in ("llava", "internvl", "qianfan_ocr", "deepseek_vl") else pixels[None]}
@@ -288,7 +301,7 @@ def logits_of(model, name):
 def part_name(name):
     """The name in the model directory of a parameter of transformers' model."""
     for theirs, ours in (("model.vision_tower.transformer.", ""), ("model.vision_tower.head_", "connector:head_"),
-                         ("model.visual_embeddings_table.", "connector:visual_embeddings_table."), ("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
+                         ("model.visual_embeddings_table.", "connector:visual_embeddings_table."), ("model.vision_model.connector.", "connector:"), ("model.vision_tower.", ""), ("model.vision_model.", ""), ("model.multi_modal_projector.", "connector:"),
                          ("model.connector.", "connector:"), ("model.aligner.linear1.", "connector:linear_1."), ("model.aligner.linear2.", "connector:linear_2."), ("model.image_newline", "connector:image_newline"),
                          ("model.language_model.", "decoder.model."),
                          ("model.text_model.", "decoder.model."), ("lm_head.", "decoder.lm_head.")):

@@ -14,7 +14,7 @@ import torch
 
 
 def setUpModule():
-    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2", "qianfan-ocr", "ovis2"))
+    make_models(("llava-clip-llama", "llava-siglip-llama", "smolvlm", "internvl-qwen2", "qianfan-ocr", "ovis2", "granite-docling"))
 
 
 class WrongFolders(unittest.TestCase):
@@ -79,6 +79,19 @@ class WrongFolders(unittest.TestCase):
                 (None, "vocab_size", 100, "'vocab_size' = 100", "that of text_config is 260")):
             with self.subTest(key, value=value):
                 self.refused("ovis2", *words, config=lambda one: (one[part] if part else one).update({key: value}))
+
+    def test_what_granite_docling_does_not_support_is_named(self):
+        for part, key, value, *words in (
+                ("vision_config", "deepstack_visual_indexes", [2, 0], "'deepstack_visual_indexes' = [2,0]", "layers from 0 to 2 in ascending order are"),
+                ("vision_config", "deepstack_visual_indexes", [0, 3], "'deepstack_visual_indexes' = [0,3]", "layers from 0 to 2 in ascending order are"),
+                ("text_config", "num_hidden_layers", 1, "'deepstack_visual_indexes' names 2 layers", "has 1"),
+                ("vision_config", "out_hidden_size", 40, "'out_hidden_size' = 40 of vision_config is not 'hidden_size' = 48 of text_config"),
+                ("vision_config", "scale_factor", 1, "'scale_factor' = 1", "an even number is"),
+                ("vision_config", "scale_factor", 4, 'model.vision_model.connector.coarse.projection.weight" has the shape [48, 128]'),
+                ("text_config", "hidden_act", "gelu", "'hidden_act' = \"gelu\"", "only silu is"),
+                (None, "density_router_hidden_size", 21, 'model.density_router.fc1.weight" has the shape [20, 32]')):
+            with self.subTest(key, value=value):
+                self.refused("granite-docling", *words, config=lambda one: (one[part] if part else one).update({key: value}))
 
     def test_fused_tensors_whose_rows_are_not_those_of_three(self):
         name = "vision_model.encoder.layers.1.attn.qkv.weight"

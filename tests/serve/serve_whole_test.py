@@ -1,4 +1,4 @@
-"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, Ovis2, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA, Qwen2-VL, Qwen3-VL and Ministral 3, asked
+"""`fvlm-engine serve` with whole models of Hugging Face folders, SmolVLM, InternVL, Ovis2, Granite Docling, LLaVA-NeXT and LLaVA-OneVision with their tiles, LLaVA, Qwen2-VL, Qwen3-VL and Ministral 3, asked
 about pictures: the answers are those of `generate`.
 
 usage: serve_whole_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
@@ -57,7 +57,7 @@ def setUpModule():
     for part in ("pre_tokenizer", "decoder"): # as the package tokenizers, which adds tokens to it, wants them
         words[part] |= {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     (folder / "words" / "tokenizer.json").write_text(json.dumps(words))
-    for name in ("smolvlm", "internvl", "ovis2", "llava-next"):
+    for name in ("smolvlm", "internvl", "ovis2", "granite-docling", "llava-next"):
         tool(f"make-{name}", folder / name, "--tokenizer", folder / "words")
     tool("make-llava-next", folder / "llava-onevision", "--tokenizer", folder / "words", "--onevision")
     torch.manual_seed(1)
@@ -86,7 +86,7 @@ def setUpModule():
     tool("make-hunyuan-ocr", folder / "hunyuan-ocr", "--tokenizer", folder / "words")
     tool("make-video-llama-3", folder / "video-llama-3", "--tokenizer", folder / "words")
     tool("make-gemma4", folder / "gemma4", "--tokenizer", folder / "words")
-    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "ovis2", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
+    for name in ("smolvlm", "llava", "deepseek-vl", "internvl", "ovis2", "granite-docling", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr", "hunyuan-ocr",
                  "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         strengthen(folder / name / "model.safetensors")
     shutil.copytree(folder / "smolvlm", folder / "smolvlm2")
@@ -96,7 +96,7 @@ def setUpModule():
     for name, steps in (("clip", STEPS), ("other", (2, 5, 11))):
         frames = [Image.open(io.BytesIO(picture(60, step=step))) for step in steps]
         frames[0].save(folder / f"{name}.gif", save_all=True, append_images=frames[1:], duration=1000)
-    for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "ovis2", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
+    for name in ("smolvlm", "smolvlm2", "llava", "deepseek-vl", "internvl", "ovis2", "granite-docling", "llava-next", "llava-onevision", "qwen2-vl", "qwen3-vl", "lfm3-vl", "ministral3", "paddleocr-vl", "glm-ocr",
                  "hunyuan-ocr", "video-llama-3", "gemma4", "minicpm", "minicpm47", "minicpm-ocr", "glm4v"):
         run(engine, "import", "--model", folder / name, "--out", folder / f"{name}.model")
 
@@ -157,6 +157,9 @@ class WholeModels(unittest.TestCase):
 
     def test_ovis2_reads_the_tiles_of_pictures(self):
         self.check("ovis2.model")
+
+    def test_granite_docling_shares_pages_of_tiles_with_their_deepstack(self):
+        self.check("granite-docling.model")
 
     def test_llava_next_reads_the_tiles_of_pictures(self):
         self.check("llava-next.model")

@@ -44,6 +44,14 @@ struct VideoProcessor {
   bool operator==(const VideoProcessor&) const = default;
 };
 
+// Of Granite Docling: images whose width is more than `min_aspect` times their height, and at most `max_aspect` times
+// where that is not 0, and whose tiles together have less than `max_scale` of their width, are cut into more tiles.
+struct SpreadTiles {
+  int64_t max_tiles = 0;
+  double max_scale = 0, min_aspect = 0, max_aspect = 0; // 0: whatever it is
+  bool operator==(const SpreadTiles&) const = default;
+};
+
 // The steps in their order. The image should be decoded with DecodeOptions::white_background.
 struct ImageProcessor {
   // Pads the shorter side with this color on both sides until the image is square; with into_square once it is resized.
@@ -67,7 +75,8 @@ struct ImageProcessor {
   // have.
   TileForm tile_form = TileForm::idefics3;
   int64_t min_tiles = 1, max_tiles = 1;
-  bool tiles_cover = false;     // the fewest tiles that keep most pixels are taken, whatever min_tiles says
+  bool tiles_cover = false; // the fewest tiles that keep most pixels are taken, whatever min_tiles says
+  std::optional<SpreadTiles> spread;
   std::vector<ImageSize> grids; // in tiles
   int64_t min_pixels = 0, max_pixels = 0;
   // Cells of an image with more pixels are grouped into tiles of so many a side; 0: images are not cut into tiles.

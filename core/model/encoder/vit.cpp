@@ -79,8 +79,8 @@ Vit::Vit(const VisionConfig& config, const Traits& traits, Parameters& parameter
     output_ = norm(traits.output_norm, traits.output_bias);
 }
 
-Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                   const PackMaps&) const {
+std::vector<Value> Vit::forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames,
+                                            const Segments& tokens, const PackMaps&) const {
   const Tape::LightCheckpointing lean(tape, recompute.light);
   const int64_t rows = embedding_.tokens(frames.size(2), frames.size(3));
   // `tokens` has one row less for each frame where the output lacks the class tokens.
@@ -91,7 +91,7 @@ Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const 
   const Segments segments = drops_class_token_ ? all_rows() : tokens;
   Value x = embedding_(tape, ops, frames);
   if (before_layers_.weight.defined()) x = before_layers_(tape, ops, x);
-  std::vector<Value> features(config_.vision_feature_layers.size());
+  std::vector<Value> features(config_.vision_feature_layers.size()), out(1);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto block = [&ops, &layer = layers_[i], segments](Tape& inner, const std::vector<Value>& in) {
       return std::vector<Value>{layer.finish(inner, ops, in[0], layer.attend(inner, ops, in[0], segments))};
@@ -99,10 +99,12 @@ Value Vit::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const 
     x = (recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, {x}, block) : block(tape, {x}))[0];
     for (size_t place = 0; place < features.size(); ++place)
       if (config_.from_first(config_.vision_feature_layers[place]) == static_cast<int64_t>(i) + 1) features[place] = x;
+    if (std::ranges::count(config_.deepstack_visual_indexes, i) > 0) out.push_back(x);
   }
   if (features.size() > 1) x = side_by_side(tape, features);
   if (drops_class_token_) x = without_class_tokens(tape, x, rows);
-  return output_.weight.defined() ? output_(tape, ops, x) : x;
+  out[0] = output_.weight.defined() ? output_(tape, ops, x) : x;
+  return out;
 }
 
 double Vit::flops(int64_t tokens, bool trains) const {

@@ -27,7 +27,11 @@ class Vit : public Encoder {
     return fvlm::tokens_per_frame(config_, height, image_width);
   }
   Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                const PackMaps& maps) const override;
+                const PackMaps& maps) const override {
+    return forward_with_layers(tape, ops, frames, tokens, maps)[0];
+  }
+  std::vector<Value> forward_with_layers(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                                         const PackMaps& maps) const override;
   double flops(int64_t tokens, bool trains) const override;
   bool trains() const override { return embedding_.requires_grad(); }
 

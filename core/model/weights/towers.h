@@ -93,6 +93,10 @@ struct VisionConfig {
   int64_t num_position_embeddings = 0;
   // Layers whose hidden states the connector reads besides the last one's, by DeepStack: 0 is the first.
   std::vector<int64_t> deepstack_visual_indexes;
+  // Of Granite Docling, whose files may have weights that are not used: of a finer way through its connector, whose
+  // squares are half as long as scale_factor says, and of a router of so many features; 0: there is none.
+  bool use_fine_route = false;
+  int64_t scale_factor = 0, density_router_hidden_size = 0;
 
   // The output, as a LLaVA's config.json says it. The layers whose hidden states it is, side by side: 1 is the first,
   // -1 the last; none: last_hidden_state. "default" drops the class token, "full" keeps it.

@@ -191,8 +191,10 @@ WholeModelParts read_whole_config(const Json& config, const std::string& where) 
   check_quantization_config(reader);
   WholeModelFamily::Configs configs = family.read(reader);
   const bool reads_text_only = configs.image_token_id < 0;
-  // Beside an encoder heads are of their own in transformers: they divide no logits, and only PaliGemma's bounds them.
-  if (!reads_text_only && configs.decoder.contains("logits_scaling")) configs.decoder["logits_scaling"] = 1;
+  // Beside an encoder heads are of their own in transformers: only Granite Docling's divides logits, and only
+  // PaliGemma's bounds them.
+  if (!reads_text_only && family.model_type != "granite_docling" && configs.decoder.contains("logits_scaling"))
+    configs.decoder["logits_scaling"] = 1;
   if (!reads_text_only && family.model_type != "paligemma" && configs.decoder["model_type"] == "gemma2")
     configs.decoder["final_logit_softcapping"] = nullptr;
   reader.finish("");

@@ -114,6 +114,44 @@ WholeModelFamily::Configs read_idefics3(ConfigReader& reader, const char* vision
   return out;
 }
 
+// The decoder is a Granite with sizes of its own where keys are missing, whose head alone the model's own config ties.
+WholeModelFamily::Configs read_granite_docling(ConfigReader& reader) {
+  WholeModelFamily::Configs out;
+  out.vision = piece(reader, "vision_config", Json::object());
+  out.vision["model_type"] = "granite_docling_vision";
+  constexpr const char* router = "density_router_hidden_size";
+  if (reader.has(router)) out.vision[router] = reader.whole(router, std::nullopt, 1, most_features);
+  const VisionConfig vision = read_vision_config(out.vision, reader.where() + ": vision_config");
+  out.decoder = {{"vocab_size", 133800},
+                 {"hidden_size", 1024},
+                 {"intermediate_size", 2048},
+                 {"num_hidden_layers", 28},
+                 {"num_attention_heads", 16},
+                 {"num_key_value_heads", 4},
+                 {"rms_norm_eps", 1e-5},
+                 {"embedding_multiplier", 12},
+                 {"logits_scaling", 4},
+                 {"residual_multiplier", 0.263},
+                 {"attention_multiplier", 1.0 / 64},
+                 {"max_position_embeddings", 1 << 15},
+                 {"eos_token_id", 100257}};
+  out.decoder.update(piece(reader, "text_config", Json::object()));
+  out.decoder["model_type"] = "granite";
+  out.decoder["tie_word_embeddings"] = reader.flag("tie_word_embeddings", true);
+  const DecoderConfig decoder = read_decoder_config(out.decoder, reader.where() + ": text_config");
+  if (vision.out_hidden_size != decoder.hidden_size)
+    reader.problems().add("'out_hidden_size' = {} of vision_config is not 'hidden_size' = {} of text_config",
+                          vision.out_hidden_size, decoder.hidden_size);
+  if (static_cast<int64_t>(vision.deepstack_visual_indexes.size()) > decoder.num_hidden_layers)
+    reader.problems().add("'deepstack_visual_indexes' names {} layers, and the decoder that they are added to has {}",
+                          vision.deepstack_visual_indexes.size(), decoder.num_hidden_layers);
+  out.connector = {{"kind", "granite_docling"},
+                   {"factor", vision.scale_factor},
+                   {"deepstack", vision.deepstack_visual_indexes.size()}};
+  out.image_token_id = reader.whole("image_token_id", 100337, 0);
+  return out;
+}
+
 WholeModelFamily::Configs read_internvl(ConfigReader& reader) {
   WholeModelFamily::Configs out;
   out.vision = piece(reader, "vision_config", Json::object());
@@ -299,6 +337,15 @@ const std::vector<WholeModelFamily::Prefix> idefics3_names = {{"model.vision_mod
                                                               {"model.text_model.", "decoder.model."},
                                                               {"lm_head.", "decoder.lm_head."}};
 
+// transformers has the connector in the tower.
+const std::vector<WholeModelFamily::Prefix> granite_docling_names = {
+    {"model.density_router.", "vision.density_router."},
+    {"mtp.", "vision.mtp."},
+    {"model.vision_model.connector.", "connector."},
+    {"model.vision_model.", "vision."},
+    {"model.text_model.", "decoder.model."},
+    {"lm_head.", "decoder.lm_head."}};
+
 // Those of audio are nobody's.
 const std::vector<WholeModelFamily::Prefix> gemma4_names = {
     {"model.vision_tower.std_", "connector.std_"},  {"model.vision_tower.", "vision."},
@@ -411,6 +458,7 @@ const std::vector<WholeModelFamily>& whole_model_families() {
       {"llava_onevision", read_llava_onevision, names_with_newline()},
       {"idefics3", [](ConfigReader& reader) { return read_idefics3(reader, "idefics3_vision"); }, idefics3_names},
       {"smolvlm", [](ConfigReader& reader) { return read_idefics3(reader, "smolvlm_vision"); }, idefics3_names},
+      {"granite_docling", read_granite_docling, granite_docling_names},
       {"mistral3", [](ConfigReader& reader) { return read_mistral3(reader, "mistral", 10); }, mistral3_names(),
        /*head_decides_tying=*/true},
       {"lighton_ocr", [](ConfigReader& reader) { return read_mistral3(reader, "qwen3", 151655); }, lighton_ocr_names,

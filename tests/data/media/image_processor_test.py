@@ -17,6 +17,7 @@ try:
     from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize as glm_size
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.granite_docling.image_processing_pil_granite_docling import GraniteDoclingImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil, select_best_resolution
     from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
@@ -216,7 +217,8 @@ class ImageProcessors(unittest.TestCase):
                 if "grids" in said:
                     self.assertEqual((rows, columns) if rows else (1, 1), tuple(said["grids"][0]))
                 if "rows" in said:
-                    self.assertEqual((rows, columns), (said["rows"][0][0], said["cols"][0][0]))
+                    uncut = (1, 1) if isinstance(oracle, GraniteDoclingImageProcessorPil) else (0, 0)
+                    self.assertEqual((rows, columns) if rows else uncut, (said["rows"][0][0], said["cols"][0][0]))
 
     def expect_cells(self, oracle, paths, config=None):
         """Each frame is a cell of merge_size x merge_size patches, which transformers writes line by line, each pixel twice."""
@@ -398,6 +400,21 @@ class ImageProcessors(unittest.TestCase):
         for options in ({}, {"max_patches": 4}, {"min_patches": 3, "max_patches": 6}, {"max_patches": 1}, {"resample": 1},
                         {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}, {"crop_to_patches": False}):
             self.expect_equal(GotOcr2ImageProcessorPil(**({"size": size, "crop_to_patches": True} | options)), paths)
+
+    def test_tiles_of_granite_docling(self):
+        """Of spreads more than of other pages, where the folder says so, and none of more than 16 lines or columns."""
+        sizes = ODD + [(97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 300), (640, 213), (2000, 1), (8, 900), (50, 49), (320, 100), (300, 200), (33, 32)]
+        for options in ({}, {"max_patches": 9}, {"max_patches": 1}, {"crop_to_patches": False}, {"min_patches": 3, "max_patches": 7},
+                        {"max_patches": 4, "dense_max_patches": 12, "dense_max_scale": 0.5},
+                        {"max_patches": 4, "dense_max_patches": 12, "dense_min_aspect": 1.3, "dense_max_aspect": 3.2},
+                        {"max_patches": 4, "dense_max_patches": 9, "dense_max_scale": 0.3, "dense_min_aspect": 1.4},
+                        {"max_patches": 4, "dense_max_patches": 9, "dense_max_aspect": 2.0}, {"crop_to_patches": False, "dense_max_patches": 9, "dense_max_scale": 9.0}):
+            paths = rgb_of(*sizes) + (all_modes() if not options else [])
+            self.expect_equal(GraniteDoclingImageProcessorPil(**({"size": {"height": 32, "width": 32}} | options)), paths)
+        folder = folder_of({"image_processor_type": "GraniteDoclingImageProcessor", "size": {"height": 32, "width": 32}, "fine_route": True})
+        with self.assertRaisesRegex(AssertionError, "'fine_route' = true.*only false is"):
+            process(folder, rgb_of((32, 32)))
+        self.expect_equal(GraniteDoclingImageProcessorPil(), rgb_of((640, 480), (1700, 2200)), {"image_processor_type": "GraniteDoclingImageProcessor"})
 
     def test_tiles_of_ovis2(self):
         sizes = ODD + [(97, 31), (31, 97), (64, 64), (65, 64), (300, 7), (1, 300), (128, 128), (127, 129), (100, 50), (199, 101), (96, 191),

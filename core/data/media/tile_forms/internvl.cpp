@@ -25,11 +25,11 @@ void cut_internvl(const ImageProcessor& processor, ImageSize, CutSizes& sizes) {
 
 } // namespace
 
-void read_square_tiles(ProcessorReader& in) {
+void read_square_tiles(ProcessorReader& in, int64_t max_tiles, bool splits) {
   in.read_resize();
   constexpr int64_t most_patches = 256;
   in.out.min_tiles = in.config.whole("min_patches", 1, 1, most_patches);
-  in.out.max_tiles = in.config.whole("max_patches", 12, 1, most_patches);
+  in.out.max_tiles = in.config.whole("max_patches", max_tiles, 1, most_patches);
   const bool resizes = in.config.flag("do_resize", true);
   in.config.refuse_unless(resizes, "do_resize", "frames have one size");
   if (resizes && (in.out.resize != Resize::exact || in.out.size.height != in.out.size.width))
@@ -39,7 +39,7 @@ void read_square_tiles(ProcessorReader& in) {
   in.out.tile = in.out.size.height;
   in.out.size = {};
   in.out.resize = Resize::none;
-  in.out.splits_into_tiles = in.config.flag("crop_to_patches", false) && in.out.max_tiles > 1;
+  in.out.splits_into_tiles = in.config.flag("crop_to_patches", splits) && in.out.max_tiles > 1;
 }
 
 const TileFormRules internvl_rules{

@@ -47,13 +47,13 @@ ImageSize of_a_cell_at_least(ImageSize image, int64_t cell) {
   return {truncated(height * scale), truncated(width * scale)};
 }
 
-ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int64_t max_tiles) {
+ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int64_t max_tiles, int64_t max_side) {
   const double ratio = static_cast<double>(image.width) / static_cast<double>(image.height);
   double least = std::numeric_limits<double>::infinity();
   ImageSize best{1, 1};
   for (int64_t tiles = min_tiles; tiles <= max_tiles; ++tiles)
-    for (int64_t columns = 1; columns <= tiles; ++columns) {
-      if (tiles % columns != 0) continue;
+    for (int64_t columns = 1; columns <= std::min(tiles, max_side); ++columns) {
+      if (tiles % columns != 0 || tiles / columns > max_side) continue;
       const ImageSize grid{tiles / columns, columns};
       const double difference = std::abs(ratio - static_cast<double>(grid.width) / static_cast<double>(grid.height));
       const bool has_pixels_for_it = 2 * image.height * image.width > tile * tile * tiles;

@@ -4,6 +4,7 @@
 #include "data/media/image_processor.h"
 
 #include <cstdint>
+#include <limits>
 
 namespace fvlm::sizes {
 
@@ -30,7 +31,9 @@ ImageSize by_pixels(ImageSize image, int64_t cell, int64_t min_pixels, int64_t m
 ImageSize of_a_cell_at_least(ImageSize image, int64_t cell);
 
 // Of all grids of min_tiles to max_tiles tiles the one whose aspect ratio is closest to the image's; of those that are
-// equally close, the one with more tiles, as long as they have less than twice the image's pixels. In pixels.
-ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int64_t max_tiles);
+// equally close, the one with more tiles, as long as they have less than twice the image's pixels. No side has more
+// than `max_side` tiles. In pixels.
+ImageSize by_aspect_ratio(ImageSize image, int64_t tile, int64_t min_tiles, int64_t max_tiles,
+                          int64_t max_side = std::numeric_limits<int64_t>::max());
 
 } // namespace fvlm::sizes

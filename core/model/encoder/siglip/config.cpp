@@ -1,7 +1,8 @@
 // SigLIP's vision encoder (transformers' SiglipVisionModel), by itself or as part of a whole SigLIP, the one of
 // Idefics3 and SmolVLM, which has the same weights, and for images of any size SigLIP 2's (Siglip2VisionModel) and
 // those of PaddleOCR-VL (PaddleOCRVisionModel), VideoLLaMA 3 (VideoLlama3VisionModel), MiniCPM-V 4.6 and 4.7
-// (MiniCPMV4_6VisionModel, MiniCPMV4_7VisionModel) and MiniCPM-OCR (MiniCPMOcrVisionModel).
+// (MiniCPMV4_6VisionModel, MiniCPMV4_7VisionModel) and MiniCPM-OCR (MiniCPMOcrVisionModel). Granite Docling's
+// (GraniteDoclingVisionModel) is that of Idefics3, but for its positions, and is read at inner layers, too.
 #include "model/encoder/axial_rope.h"
 #include "model/weights/vit.h"
 
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 namespace fvlm {
@@ -24,6 +26,10 @@ bool is_siglip2(const std::string& model_type) {
 
 bool is_paddleocr(const std::string& model_type) {
   return model_type == "paddleocr_vl_vision";
+}
+
+bool is_docling(const std::string& model_type) {
+  return model_type == "granite_docling_vision";
 }
 
 bool is_video_llama(const std::string& model_type) {
@@ -100,25 +106,44 @@ void read_any_size(ConfigReader& reader, VisionConfig& out) {
                        "the decoder reads the last layer of this tower, normalized; leave it out");
 }
 
+// Import writes the size of the router here, which is a key of the whole model's config.
+void read_docling(ConfigReader& reader, VisionConfig& out) {
+  constexpr const char* layers = "deepstack_visual_indexes";
+  out.deepstack_visual_indexes = reader.has(layers) ? reader.wholes(layers, {}) : std::vector<int64_t>{3, 7, 10};
+  const std::vector<int64_t>& taken = out.deepstack_visual_indexes;
+  const bool ascend = std::ranges::adjacent_find(taken, std::greater_equal()) == taken.end();
+  reader.refuse_unless(ascend && (taken.empty() || taken.back() < out.num_hidden_layers), layers,
+                       fmt::format("layers from 0 to {} in ascending order are", out.num_hidden_layers - 1));
+  out.scale_factor = reader.whole("scale_factor", 4, 1, 64);
+  out.out_hidden_size = reader.whole("out_hidden_size", 1024, 1, most_features);
+  out.use_fine_route = reader.flag("use_fine_route", true);
+  out.density_router_hidden_size = reader.whole("density_router_hidden_size", 0, 0, most_features);
+  reader.refuse_unless(!out.use_fine_route || out.scale_factor % 2 == 0, "scale_factor",
+                       "the fine route has squares of half as many patches along each side: an even number is");
+  reader.refuse_unless(out.vision_feature_layers.empty(), "vision_feature_layer",
+                       "the connector reads the last layer of this tower, normalized; leave it out");
+}
+
 VisionConfig read(ConfigReader& reader, const std::string& model_type) {
   const bool has_head = is_siglip(model_type) || is_siglip2(model_type), paddle = is_paddleocr(model_type),
              video_llama = is_video_llama(model_type), minicpm = is_minicpm(model_type),
-             is_base = has_head || video_llama || minicpm;
+             docling = is_docling(model_type), is_base = has_head || video_llama || minicpm || docling;
   VisionConfig defaults;
   defaults.model_type = model_type;
   defaults.hidden_size = is_base ? 768 : 1152;
   defaults.intermediate_size = paddle ? 4304 : 3072;
   defaults.num_hidden_layers = paddle ? 27 : 12;
   defaults.num_attention_heads = is_base ? 12 : 16;
-  defaults.image_size = paddle ? 384 : 224;
+  defaults.image_size = paddle ? 384 : docling ? 512 : 224;
   defaults.patch_size = paddle ? 14 : is_base ? 16 : 32;
   defaults.layer_norm_eps = 1e-6;
   defaults.hidden_act = "gelu_pytorch_tanh";
   defaults.initializer_range = 0.02;
-  defaults.position_buckets = !has_head && !video_llama && !paddle;
+  defaults.position_buckets = !has_head && !video_llama && !paddle && !docling;
   VisionConfig out = read_vit(reader, defaults);
   out.vision_use_head = has_head && reader.flag("vision_use_head", true);
   if (is_siglip2(model_type) || paddle || video_llama || minicpm) read_any_size(reader, out);
+  if (docling) read_docling(reader, out);
   reader.refuse_unless(out.vision_feature_select_strategy == "full", "vision_feature_select_strategy",
                        "there is no class token that could be dropped");
   return out;
@@ -135,6 +160,13 @@ nlohmann::json write(const VisionConfig& config) {
     out.erase("image_size");
   } else if (config.reads_cells()) {
     out["image_size"] = config.patch_size * config.position_side();
+  }
+  if (is_docling(config.model_type)) {
+    out["deepstack_visual_indexes"] = config.deepstack_visual_indexes;
+    out["out_hidden_size"] = config.out_hidden_size;
+    out["scale_factor"] = config.scale_factor;
+    out["use_fine_route"] = config.use_fine_route;
+    if (config.density_router_hidden_size > 0) out["density_router_hidden_size"] = config.density_router_hidden_size;
   }
   if (config.insert_layer_id >= 0) out["insert_layer_id"] = config.insert_layer_id;
   for (const auto& [key, token] : canvas_keys)
@@ -159,6 +191,38 @@ void add_merger(const VisionConfig& config, WeightLayout& out, const Initializer
   add("pre_norm", {square}, one);
   add("linear_1", {mlp, square}, fill);
   add("linear_2", {width, mlp}, fill);
+}
+
+// What files have for transformers' sake alone: the finer way through the connector, and the router that chooses it.
+// The rest of the connector is the connector's, and what drafts tokens is nobody's.
+void add_unused_of_docling(const VisionConfig& config, WeightLayout& out, const Initializer& fill) {
+  const Initializer zero, one{Initializer::Kind::constant, 1};
+  const int64_t width = config.hidden_size, rows = config.out_hidden_size, side = config.scale_factor / 2,
+                square = width * side * side, router = config.density_router_hidden_size;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, const Initializer& weight) {
+    out.tensors.push_back({name, std::move(shape), weight, false});
+  };
+  const auto add_layer = [&](const std::string& stem, std::vector<int64_t> shape, const Initializer& weight) {
+    const int64_t outputs = shape[0];
+    add(stem + ".weight", std::move(shape), weight);
+    add(stem + ".bias", {outputs}, zero);
+  };
+  if (config.use_fine_route) {
+    add("connector.fine.projection.weight", {rows, square}, fill);
+    for (size_t i = 0; i < config.deepstack_visual_indexes.size(); ++i) {
+      const std::string merger = fmt::format("connector.fine.deepstack_mergers.{}.", i);
+      add_layer(merger + "layer_norm", {square}, one);
+      add_layer(merger + "linear_1", {rows, square}, fill);
+      add_layer(merger + "linear_2", {rows, rows}, fill);
+    }
+  }
+  if (router > 0) {
+    add_layer("density_router.att", {1, width}, fill);
+    add_layer("density_router.norm", {width}, one);
+    add_layer("density_router.fc1", {router, width}, fill);
+    add_layer("density_router.fc2", {1, router}, fill);
+  }
+  out.ignored.insert(out.ignored.end(), {"connector.*", "mtp.*"});
 }
 
 WeightLayout layout(const VisionConfig& config) {
@@ -192,6 +256,7 @@ WeightLayout layout(const VisionConfig& config) {
     std::erase_if(out.tensors,
                   [](const TensorSpec& spec) { return spec.name == "embeddings.position_embedding.weight"; });
   if (is_minicpm(config.model_type)) add_merger(config, out, plain);
+  if (is_docling(config.model_type)) add_unused_of_docling(config, out, plain);
   // What published files of PaddleOCR-VL have besides, and transformers does not read.
   if (is_paddleocr(config.model_type))
     out.ignored.insert(out.ignored.end(), {"embeddings.packing_position_embedding.weight", "head.*"});
@@ -230,6 +295,7 @@ EncoderFamily siglip_family() {
                     {"minicpmv4_6_vision", "MiniCPMV4_6VisionModel"},
                     {"minicpmv4_7_vision", "MiniCPMV4_7VisionModel"},
                     {"minicpm_ocr_vision", "MiniCPMOcrVisionModel"},
+                    {"granite_docling_vision", "GraniteDoclingVisionModel"},
                     {"idefics3_vision", "Idefics3VisionTransformer"},
                     {"smolvlm_vision", "SmolVLMVisionTransformer"}},
           .read = read,

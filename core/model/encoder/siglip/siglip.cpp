@@ -1,9 +1,9 @@
 // SigLIP's vision transformer (transformers' SiglipVisionModel without its head): no class token, a bias in the patch
-// embedding, and as output the hidden states after post_layernorm. Idefics3 and SmolVLM have the same one, but choose
-// position embeddings of frames of other sizes in their own way. SigLIP 2's, PaddleOCR-VL's, VideoLLaMA 3's and
-// MiniCPM-V's read cells of images of any size, the first one's patches as a linear does, the others' as a convolution.
-// VideoLLaMA 3's has no learned positions, and MiniCPM-V's makes one row of each square of 2 x 2 patches behind one of
-// its layers.
+// embedding, and as output the hidden states after post_layernorm. Granite Docling has the same one, and Idefics3 and
+// SmolVLM, which choose position embeddings of frames of other sizes in their own way. SigLIP 2's, PaddleOCR-VL's,
+// VideoLLaMA 3's and MiniCPM-V's read cells of images of any size, the first one's patches as a linear does, the
+// others' as a convolution. VideoLLaMA 3's has no learned positions, and MiniCPM-V's makes one row of each square of 2
+// x 2 patches behind one of its layers.
 #include "model/encoder/cell_vit.h"
 #include "model/encoder/vit.h"
 
