@@ -212,6 +212,7 @@ TEST_F(PreprocessTest, KeepsThatAnswersAreShort) {
               "\n"
               R"({"user": "Which?", "assistant": "Red.", "label": false})"
               "\n");
+  input.mix.questions = plan::QuestionForm();
   input.mix.sources = {plan::Source{}};
   input.mix.sources[0].text = {(folder / "x.jsonl").string()};
   run();

@@ -16,6 +16,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <list>
 #include <set>
 
 namespace fvlm::bench {
@@ -215,14 +216,26 @@ std::string module_of(const std::string& name) {
   return name.find("self_attn") != name.npos ? "decoder attention" : "decoder mlp";
 }
 
+// The stages that have evaluation sets, each set in the last of those that name it.
+std::list<plan::Stage> evaluated_stages(const plan::Plan& plan) {
+  std::list<plan::Stage> stages;
+  std::set<std::string> seen;
+  for (size_t i = plan.stages.size(); i-- > 0;) {
+    plan::Stage stage = plan.stages[i];
+    std::erase_if(stage.evaluation.sets, [&](const auto& set) { return !seen.insert(set.name).second; });
+    if (!stage.evaluation.sets.empty()) stages.push_front(std::move(stage));
+  }
+  return stages;
+}
+
 std::vector<QuantReport::Loss> measure_losses(const ModelDirectory& directory, const QuantRequest& request,
                                               Registry& registry, const QuantProgress& progress) {
   ops::Operations ops(registry, request.execution.operations());
   const auto model = plain_model(directory, request);
+  const std::list<plan::Stage> stages = evaluated_stages(*request.plan);
   std::vector<std::unique_ptr<evaluation::Evaluator>> evaluators;
-  for (const plan::Stage& stage : request.plan->stages)
-    if (!stage.evaluation.sets.empty())
-      evaluators.push_back(std::make_unique<evaluation::Evaluator>(*request.plan, stage, registry));
+  for (const plan::Stage& stage : stages)
+    evaluators.push_back(std::make_unique<evaluation::Evaluator>(*request.plan, stage, registry));
   if (evaluators.empty())
     throw Error(ErrorKind::usage, "the recipe has no evaluation set").advise("name a recipe with one, or none");
   std::vector<QuantReport::Loss> losses;
@@ -236,6 +249,7 @@ std::vector<QuantReport::Loss> measure_losses(const ModelDirectory& directory, c
   };
   evaluate("", "none");
   for (const PackedScheme& scheme : request.schemes) {
+    if (scheme.quantizes_activations) continue; // whose weights are those of another scheme
     const WeightSchemes schemes = weight_schemes(directory, request, scheme);
     std::map<std::string, std::vector<std::pair<ops::Parameter*, const PackedScheme*>>> modules;
     for (ops::Parameter& parameter : model->parameters().all()) {
