@@ -466,7 +466,7 @@ function fvlm.lora(table) end
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
 ---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
----@field epochs? integer Instead of `samples`: a multiple of the number of samples in the mix, drawn by its weights; for a single source, the number of passes. With `samples`: whichever is less. Samples are counted when the stage starts.
+---@field epochs? integer Instead of `samples`: a multiple of the number of samples in the mix, drawn by its weights; for a single source, the number of passes. With `samples`: whichever is less. Samples are counted when the stage starts, broken ones too, whose places others take from a further pass.
 ---@field batch integer|fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
 ---@field packing? fvlm.Packing How samples are packed into fixed shapes.
 ---@field activation_checkpointing? "none"|"light"|"all"|fvlm.ActivationCheckpointing Which activations to recompute in the backward pass, to save memory.

@@ -36,7 +36,7 @@ class PrintedAnswer final : public serve::AnswerListener {
     fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   }
-  void end_answer(int64_t, const char* finish) override { finish_ = finish; }
+  void end_answer(int64_t, const char* finish, const std::string&) override { finish_ = finish; }
   void complete(const serve::Usage& usage) override {
     usage_ = usage;
     finish();

@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -237,8 +238,15 @@ class EvaluationRun {
       evaluator.cache_reference(*reference.model, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
-    for (auto& result : evaluator.evaluate(*policy_.model, policy_.operations, note, take))
+    for (auto& result : evaluator.evaluate(*policy_.model, policy_.operations, note, take)) {
+      for (const auto& [name, value] : result.values)
+        if (name == "loss" && !std::isfinite(value))
+          log_warning(
+              "{}, {}: the loss is not finite, so the other figures say nothing; weights of the model are NaN or "
+              "infinite, or its numbers overflow",
+              result.set, result.mode);
       results_.push_back({stage, std::move(result)});
+    }
     if (const auto folder = parsed_.value("show"))
       evaluator.show(*policy_.model, policy_.operations, {std::filesystem::path(*folder) / stage, stage, 0});
   }
@@ -295,6 +303,19 @@ std::optional<plan::Measure> measure_of(const ParsedOptions& parsed) {
   throw Error(ErrorKind::usage, "unknown --measure '{}'", *name).advise("use choice, answer or loss");
 }
 
+constexpr int64_t default_shown = 8;
+
+// With --show, samples of all sets where the recipe shows none of any.
+void show_some(std::vector<plan::Stage>& stages, const ParsedOptions& parsed) {
+  const auto shows = [](const plan::EvaluationSet& set) { return set.show > 0; };
+  if (!parsed.value("show") || std::ranges::any_of(stages, [&](const plan::Stage& stage) {
+        return std::ranges::any_of(stage.evaluation.sets, shows);
+      }))
+    return;
+  for (plan::Stage& stage : stages)
+    for (plan::EvaluationSet& set : stage.evaluation.sets) set.show = default_shown;
+}
+
 int evaluate_recipe(const ParsedOptions& parsed) {
   for (const char* name : {"form", "field", "media", "by", "split", "measure"})
     if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --questions", name);
@@ -314,6 +335,7 @@ int evaluate_recipe(const ParsedOptions& parsed) {
   require_same_tokens(resolved.plan.model, model);
   EvaluationRun run(parsed, model);
   const auto modes = modes_of(parsed, *run.config().connector);
+  show_some(stages, parsed);
   for (plan::Stage& stage : stages) {
     for (auto& set : stage.evaluation.sets)
       if (!modes.empty()) set.modes = modes;
@@ -336,7 +358,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   set.name = evaluation::form_named(request.form).name;
   set.samples = parsed.integer_or("samples", 0, 1);
   if (parsed.value("max-tokens")) set.max_new_tokens = parsed.integer_or("max-tokens", 1, 1);
-  set.show = parsed.value("show") ? 8 : 0;
+  set.show = parsed.value("show") ? default_shown : 0;
   EvaluationRun run(parsed, model);
   set.modes = modes_of(parsed, *run.config().connector);
   if (set.modes.empty()) {
@@ -389,7 +411,9 @@ int evaluate_model(Arguments arguments) {
           .value("scores", "FILE",
                  "also write a line of JSON per sample: the mean loss of each text, and a generated answer beside the "
                  "expected ones, with its exact_match, f1 and anls")
-          .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
+          .value("show", "DIR",
+                 "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png; "
+                 "so many as the recipe's sets say in `show`, or 8 of each where none does")
           .repeated_value("questions", "FILE",
                           "a benchmark's questions: .json, .jsonl, .tsv or .parquet, or a pattern of them (repeatable)")
           .value("form", "FORM", "format of the questions: " + evaluation::forms_text() + " (docs/evaluation.md)")

@@ -14,8 +14,11 @@
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "cli/transfer.h"
+#include "model/weights/model_directory.h"
 
 #include <fmt/format.h>
+
+#include <set>
 
 namespace fvlm::cli {
 
@@ -102,6 +105,26 @@ int export_gguf(const ParsedOptions& parsed) {
   return 0;
 }
 
+// Encoders whose linears transformers 5.23 does not load in few bits: it initializes those of SigLIP, which have no
+// weight then, and does not find HunyuanOCR's by the names of the folder. Of Qianfan-OCR it loads no linear of any
+// part.
+void warn_of_transformers(const std::filesystem::path& model) {
+  static const std::set<std::string> unread{"siglip_vision_model", "siglip2_vision_model", "hunyuan_vl_vision"};
+  const ModelDirectory directory = ModelDirectory::open(model);
+  const WeightSchemes schemes = directory.schemes();
+  for (const ModelPart& part : directory.description().parts) {
+    if (part.role() != Role::encoder || schemes.empty()) continue;
+    const std::string type = part.folder.config.value("model_type", ""), prefix = part.name + ".";
+    const auto first = schemes.lower_bound(prefix);
+    if (type == "qianfan_ocr_vision")
+      log_warning("transformers 5.23 does not load this folder: it reads no Qianfan-OCR in few bits");
+    else if (unread.contains(type) && first != schemes.end() && first->first.starts_with(prefix))
+      log_warning("transformers 5.23 does not load this folder: it reads no {} in few bits; for transformers, quantize "
+                  "with --skip '{}*' --skip 'connector.*'",
+                  type, prefix);
+  }
+}
+
 } // namespace
 
 int run_export(Arguments arguments) {
@@ -119,6 +142,7 @@ int run_export(Arguments arguments) {
   if (!dtype && !parsed->flag("huggingface"))
     throw Error(ErrorKind::usage, "--dtype is missing: bf16, fp16 or fp32, the dtype of the weights");
   const auto model = model_named(*parsed->value("MODEL"));
+  if (parsed->flag("huggingface")) warn_of_transformers(model);
   TransferReport report;
   {
     const InterruptibleWrites interruptible;

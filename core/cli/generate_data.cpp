@@ -47,7 +47,7 @@ class SampleAnswer final : public serve::AnswerListener {
   void add_call(int64_t, const ToolCall& call) override {
     calls_.push_back({{"name", call.name}, {"arguments", call.arguments}});
   }
-  void end_answer(int64_t, const char* finish) override { finish_ = finish; }
+  void end_answer(int64_t, const char* finish, const std::string&) override { finish_ = finish; }
   void complete(const serve::Usage& usage) override {
     Json fields = {{"answer", text_}};
     if (!thoughts_.empty()) fields["reasoning"] = thoughts_;

@@ -1,7 +1,9 @@
 // fvlm-engine import: makes a model directory from one Hugging Face folder, or from two and a connector.
 #include "base/error.h"
+#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/import_checks.h"
 #include "cli/options.h"
 #include "cli/progress.h"
@@ -17,6 +19,18 @@ namespace {
 std::string last_name(const std::string& folder) {
   auto path = std::filesystem::absolute(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+// Those that have something on them.
+std::vector<std::string> lines_of(const std::string& file) {
+  constexpr uint64_t most = uint64_t{16} << 20;
+  std::vector<std::string> lines;
+  for (std::string& line : split(read_file(file, most), '\n')) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) lines.push_back(std::move(line));
+  }
+  if (lines.empty()) throw Error(ErrorKind::usage, "--add-tokens: the file has no token on a line").at(file);
+  return lines;
 }
 
 Options import_options() {
@@ -48,6 +62,10 @@ Options import_options() {
       .value("visual-scale", "X", "factor on every visual token; default 0.14")
       .flag("shallow", "let queries attend to the last layer of the tower alone (an ablation)")
       .value("dtype", "fp32|bf16|fp16", "dtype of the weights; default: the towers keep theirs")
+      .value(
+          "add-tokens", "FILE",
+          "a text file with a token on each line, which tokenizer and decoder get, such as <loc_0>; their rows begin "
+          "as the mean of the others")
       .value("name", "NAME", "the model's name; default: the folder name of --out")
       .flag("json", "print one JSON document on standard output");
   return options;
@@ -106,6 +124,7 @@ TransferReport import_as(TransferReport (*import)(const Request&, const Transfer
   request.out = out;
   request.dtype = dtype_option(parsed);
   request.name = parsed.value_or("name", last_name(out));
+  if (const auto file = parsed.value("add-tokens")) request.new_tokens = lines_of(*file);
   const InterruptibleWrites interruptible;
   Progress progress("writing " + out);
   return import(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });

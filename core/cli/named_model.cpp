@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/import_checks.h"
 #include "cli/progress.h"
+#include "cli/transfer.h"
 #include "model/weights/model_file.h"
 #include "model/weights/resolve_model.h"
 #include "model/weights/transfer.h"
@@ -93,7 +94,7 @@ fs::path imported(const fs::path& folder, const std::string& name) {
   const InterruptibleWrites interruptible;
   Progress progress("importing");
   try {
-    import_whole_model(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+    warn_of_values(import_whole_model(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); }));
   } catch (const Error&) {
     if (!fs::exists(out / ModelFile::name, ignored)) throw; // else another process has imported it meanwhile
   }

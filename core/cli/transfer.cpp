@@ -27,12 +27,17 @@ nlohmann::ordered_json report_json(const TransferReport& report, const std::stri
     auto& json = parts[each.name] = {{"parameters", each.parameters}, {"bytes", each.bytes}};
     for (auto [dtype, count] : each.tensors) json["tensors"][option_of(dtype)] = count;
   }
-  nlohmann::ordered_json overflowed = nlohmann::ordered_json::object();
+  nlohmann::ordered_json overflowed = nlohmann::ordered_json::object(), not_finite = overflowed;
   for (const auto& [name, count] : report.overflowed) overflowed[name] = count;
+  for (const auto& [name, count] : report.not_finite) not_finite[name] = count;
   nlohmann::ordered_json dequantized = nlohmann::ordered_json::object();
   for (const auto& [form, each] : report.dequantized)
     dequantized[form] = {{"weights", each.weights}, {"bytes_before", each.bytes_before}, {"bytes", each.bytes}};
-  return {{"model", out}, {"parts", parts}, {"overflowed", overflowed}, {"dequantized", dequantized}};
+  return {{"model", out},
+          {"parts", parts},
+          {"overflowed", overflowed},
+          {"not_finite", not_finite},
+          {"dequantized", dequantized}};
 }
 
 void print_table(const TransferReport& report, const std::string& out) {
@@ -65,9 +70,17 @@ std::optional<DType> dtype_option(const ParsedOptions& parsed) {
   throw Error(ErrorKind::usage, "--dtype: expected {}, got '{}'", join_or(names), *text);
 }
 
-void print_transfer(const TransferReport& report, const std::string& out, bool json) {
+void warn_of_values(const TransferReport& report) {
+  for (const auto& [name, count] : report.not_finite)
+    log_warning("{}: {} of its values are NaN or infinite, so what the model computes is worthless; fetch the weights "
+                "again, or take an earlier checkpoint",
+                name, grouped(static_cast<int64_t>(count)));
   for (const auto& [name, count] : report.overflowed)
     log_warning("{}: {} of its values overflowed this dtype and became infinite; use bf16 or fp32", name, count);
+}
+
+void print_transfer(const TransferReport& report, const std::string& out, bool json) {
+  warn_of_values(report);
   if (json)
     fmt::print("{}", dump(report_json(report, out)));
   else

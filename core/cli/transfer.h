@@ -12,7 +12,9 @@ std::optional<DType> dtype_option(const ParsedOptions& parsed); // --dtype, "fp3
 
 Options export_options(); // of `export`, which quantizes in the module
 
-// Prints the contents of `out`. Values that overflowed their dtype are also logged as warnings.
+// Warns of values that are not finite, and of those that overflowed their dtype.
+void warn_of_values(const TransferReport& report);
+// Prints the contents of `out`, and warns of values.
 void print_transfer(const TransferReport& report, const std::string& out, bool json);
 
 } // namespace fvlm::cli

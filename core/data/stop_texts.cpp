@@ -23,7 +23,8 @@ std::string StopTexts::add(std::string_view piece, bool may_stop) {
   held_ += piece;
   size_t end = held_.size();
   if (may_stop)
-    for (const std::string& text : texts_) end = std::min(end, held_.find(text));
+    for (const std::string& text : texts_)
+      if (const size_t at = held_.find(text); at < end) end = at, found_text_ = text;
   found_ = end < held_.size();
   if (found_) return std::exchange(held_, "").substr(0, end);
   size_t held = 0;

@@ -20,10 +20,11 @@ class StopTexts {
   // Returns what was held back because it could have become a stop text. Call it last.
   std::string finish();
   bool found() const { return found_; }
+  const std::string& found_text() const { return found_text_; } // the first of those that begin there
 
  private:
   std::vector<std::string> texts_;
-  std::string held_;
+  std::string held_, found_text_;
   bool found_ = false;
 };
 

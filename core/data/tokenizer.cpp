@@ -183,9 +183,9 @@ void Tokenizer::check_vocabulary_size(int64_t vocabulary, const std::string& whe
   if (static_cast<int64_t>(size()) > vocabulary)
     throw Error(ErrorKind::data, "the tokenizer has {} tokens, the decoder {}", size(), vocabulary)
         .at(where)
-        .advise("use the tokenizer that the decoder was trained with, or "
-                "extend its embedding with "
-                "resize_token_embeddings() in transformers");
+        .advise(
+            "use the tokenizer that the decoder was trained with; `import --add-tokens` gives a model further tokens, "
+            "as resize_token_embeddings() does in transformers");
 }
 
 } // namespace fvlm

@@ -21,6 +21,9 @@ struct Nvml::Functions {
     unsigned long long bytes; // all ones: unknown
     unsigned gpu_instance, compute_instance;
   };
+  struct Utilization {
+    unsigned gpu, memory; // percent
+  };
   int (*init)();
   int (*shutdown)();
   int (*by_bus)(const char*, void**);
@@ -29,6 +32,7 @@ struct Nvml::Functions {
   int (*processes)(void*, unsigned*, Process*);
   int (*clock)(void*, int, unsigned*);
   int (*power)(void*, unsigned*);
+  int (*utilization)(void*, Utilization*);
 };
 
 std::unique_ptr<Nvml> Nvml::open(const std::string& bus) {
@@ -42,6 +46,7 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& bus) {
   (void)find_symbol(library, "nvmlDeviceGetComputeRunningProcesses_v3", functions->processes);
   (void)find_symbol(library, "nvmlDeviceGetClockInfo", functions->clock);
   (void)find_symbol(library, "nvmlDeviceGetPowerUsage", functions->power);
+  (void)find_symbol(library, "nvmlDeviceGetUtilizationRates", functions->utilization);
   void* gpu = nullptr;
   if (functions->by_bus(bus.c_str(), &gpu) != 0) {
     functions->shutdown();
@@ -85,6 +90,12 @@ std::optional<double> Nvml::watts() const {
   unsigned milliwatts = 0;
   if (!functions_->power || functions_->power(gpu_, &milliwatts) != 0) return {};
   return milliwatts * 1e-3;
+}
+
+std::optional<double> Nvml::utilization() const {
+  Functions::Utilization rates{};
+  if (!functions_->utilization || functions_->utilization(gpu_, &rates) != 0) return {};
+  return rates.gpu * 1e-2;
 }
 
 } // namespace fvlm::device

@@ -28,7 +28,9 @@ class Nvml {
   std::optional<Memory> memory() const;
   std::vector<Process> processes() const;     // that compute; may lack those of other containers
   std::optional<double> sm_megahertz() const; // the clock of the multiprocessors now
-  std::optional<double> watts() const;        // of the whole board, on recent GPUs over the last second
+  // Of the last moments, at most a second: the share in which a kernel ran.
+  std::optional<double> utilization() const;
+  std::optional<double> watts() const; // of the whole board, on recent GPUs over the last second
 
  private:
   struct Functions;

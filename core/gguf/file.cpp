@@ -1,6 +1,8 @@
 #include "gguf/file.h"
 
 #include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "model/weights/convert.h"
 
 #include <algorithm>
@@ -111,6 +113,9 @@ void File::write(const std::filesystem::path& folder, const std::function<void(u
     for (uint64_t first = 0; first < elements; first += piece_elements) {
       numbers.resize(std::min(piece_elements, elements - first));
       tensor.read(first, numbers);
+      if (const uint64_t count = count_not_finite(std::as_bytes(std::span(numbers)), DType::f32))
+        throw Error(ErrorKind::data, "{} has {} that are not finite", shown(tensor.name), counted(count, "value"))
+            .advise("export a sound checkpoint, or fetch the model again");
       if (const uint64_t lost = encode(*tensor.type, numbers, encoded)) overflowed[tensor.name] += lost;
       file.write(encoded);
       written(encoded.size());

@@ -38,6 +38,7 @@ struct File {
   void set(const std::string& key, Value value); // in place of what it had
   uint64_t tensor_bytes() const;
   // Whole or not at all. Adds to `overflowed` which tensors have finite numbers that became infinite, and how many.
+  // Throws Error(data) for a number that is infinite or NaN before.
   void write(const std::filesystem::path& folder, const std::function<void(uint64_t bytes)>& written,
              std::map<std::string, uint64_t>& overflowed) const;
 };

@@ -36,6 +36,8 @@ using boost::system::error_code;
 using RequestParser = http::request_parser<http::string_body>;
 constexpr auto outcome = asio::as_tuple(asio::use_awaitable); // errors are returned instead of thrown
 
+constexpr const char* api_key_header = "x-api-key"; // of Anthropic's clients
+
 // HEAD is GET to the handler; its answer is sent without the body.
 HttpRequest request_of(http::request<http::string_body>&& request) {
   const std::string_view target(request.target().data(), request.target().size());
@@ -45,6 +47,7 @@ HttpRequest request_of(http::request<http::string_body>&& request) {
           std::string(request[http::field::origin]),
           std::string(request[http::field::content_type]),
           std::string(request[http::field::authorization]),
+          std::string(request[api_key_header]),
           std::move(request.body())};
 }
 
@@ -55,6 +58,7 @@ std::optional<std::string> unclear_header(const http::request<http::string_body>
        {http::field::host, http::field::origin, http::field::content_type, http::field::authorization})
     if (request.count(field) > 1)
       return fmt::format("the request has two headers {}", std::string(http::to_string(field)));
+  if (request.count(api_key_header) > 1) return fmt::format("the request has two headers {}", api_key_header);
   if (request.version() >= 11 && request.count(http::field::host) == 0) return "the request has no Host";
   return std::nullopt;
 }

@@ -10,8 +10,8 @@
 namespace fvlm {
 
 struct HttpRequest {
-  std::string method, path;                              // the path without the query
-  std::string host, origin, content_type, authorization; // headers; empty: not there
+  std::string method, path;                                       // the path without the query
+  std::string host, origin, content_type, authorization, api_key; // headers; empty: not there
   std::string body;
 };
 

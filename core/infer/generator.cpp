@@ -139,7 +139,9 @@ int64_t Generator::require_room(const Sample& sample) const {
   if (has_frames(sample)) require_readable(sample.frames, model_->frame_reader(sample.frames));
   const int64_t rows = model_->prompt_rows(sample), frames = frames_of(sample), tokens = tokens_of_prompt(sample),
                 positions = config().decoder.max_position_embeddings;
-  if (tokens == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
+  // Behind latents an answer may begin at once: an anchor of spaces has no tokens.
+  if (tokens == 0 && !(has_frames(sample) && config().connector->reads_bytes()))
+    throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
   if (rows >= positions)
     throw PromptTooLong(ErrorKind::data,
                         "the model's maximum context length is {} tokens, of which the prompt's {} tokens{} leave "

@@ -61,6 +61,7 @@ TransferReport merge_adapters(const std::filesystem::path& model, const std::fil
     const at::Tensor value = in_file(parameter, merged(parameter)).contiguous();
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(value.const_data_ptr()),
                                            static_cast<size_t>(value.nbytes()));
+    if (const uint64_t count = count_not_finite(bytes, DType::f32)) report.not_finite[tensor.name] = count;
     std::vector<std::byte> converted(tensor.byte_size());
     if (const uint64_t lost = convert(bytes, DType::f32, converted, tensor.dtype))
       report.overflowed[tensor.name] += lost;

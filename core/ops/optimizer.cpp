@@ -47,7 +47,7 @@ at::Tensor Optimizer::default_hyperparameters() const {
   return values;
 }
 
-std::vector<Optimizer::State> Optimizer::make_states() const {
+std::vector<Optimizer::State> Optimizer::make_states(std::span<const State> lent) const {
   std::array<fvlm_optimizer_state, FVLM_MAX_STATES> declared{};
   int32_t count = 0;
   detail::call_setup(backend().instance(), "optimizer", "states",
@@ -62,8 +62,12 @@ std::vector<Optimizer::State> Optimizer::make_states() const {
       throw Error(ErrorKind::plugin, "optimizer: state {} has {}", index,
                   name ? "the dtype " + dtype_name(declared[index].dtype) : "no name")
           .at("plugin " + backend().plugin());
-    const auto options = at::TensorOptions().dtype(scalar_type(declared[index].dtype)).device(backend().device());
-    states.push_back({*name, at::zeros({query().elements}, options)});
+    const at::ScalarType type = scalar_type(declared[index].dtype);
+    const auto place = static_cast<size_t>(index);
+    const bool is_lent = place < lent.size() && lent[place].values.scalar_type() == type;
+    states.push_back(
+        {*name, is_lent ? lent[place].values
+                        : at::zeros({query().elements}, at::TensorOptions().dtype(type).device(backend().device()))});
   }
   return states;
 }

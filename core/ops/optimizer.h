@@ -20,8 +20,9 @@ class Optimizer : public Prepared<fvlm_optimizer_v1> {
     std::string name; // as in checkpoints
     at::Tensor values;
   };
-  // Optimizer states as before the first step: zeros.
-  std::vector<State> make_states() const;
+  // Optimizer states as before the first step: zeros. The first ones are those of `lent`, of as many elements, where
+  // the dtypes are the same: of an algorithm that updates other segments of the same arenas.
+  std::vector<State> make_states(std::span<const State> lent = {}) const;
 
   struct Arenas {
     at::Tensor master, gradient;

@@ -144,7 +144,12 @@ void AnswerDelivery::deliver_end(RunningAnswer& answer, const Event& event) {
   }
   const bool is_whole = !is_echo_alone && (event.by_end_token || answer.stopped);
   end_calls(answer);
-  job.listener->end_answer(answer.number, !is_whole ? "length" : answer.called > 0 ? "tool_calls" : "stop");
+  const bool is_call = is_whole && answer.called > 0;
+  job.listener->end_answer(answer.number,
+                           is_call    ? "tool_calls"
+                           : is_whole ? "stop"
+                                      : "length",
+                           is_call || !is_whole ? "" : answer.stops.found_text());
 }
 
 // Passes on what is thought, and what is said up to a stop text.

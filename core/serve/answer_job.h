@@ -26,7 +26,8 @@ class AnswerListener {
   virtual void add_text(int64_t answer, const std::string& piece) = 0;
   virtual void add_call(int64_t, const ToolCall&) {}       // of requests with tools
   virtual void add_embedding(const std::vector<float>&) {} // of requests for one: the last hidden state
-  virtual void end_answer(int64_t answer, const char* finish) = 0;
+  // `stop_text`: of the request, at which the answer ended; empty: at none.
+  virtual void end_answer(int64_t answer, const char* finish, const std::string& stop_text) = 0;
   // One of these is the last call.
   virtual void complete(const Usage& usage) = 0;
   virtual void fail(const Error& error) = 0;

@@ -182,8 +182,8 @@ std::string AnswerJson::call(int64_t answer, const ToolCall& call, bool first) {
   return event(document("chat.completion.chunk", Json::array({choice})));
 }
 
-std::string AnswerJson::last_piece(int64_t answer, const char* finish) {
-  Json choice = {{"index", answer}, {"finish_reason", finish}};
+std::string AnswerJson::last_piece(int64_t answer, const AnswerText& ended) {
+  Json choice = {{"index", answer}, {"finish_reason", ended.finish}};
   if (is_chat_)
     choice["delta"] = Json::object();
   else
@@ -222,8 +222,9 @@ std::string error_json(const Error& error) {
 std::string error_json(const std::string& message, const char* type, const std::string& parameter,
                        const std::string& code) {
   const auto if_any = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  const Json error = {{"message", message}, {"type", type}, {"param", if_any(parameter)}, {"code", if_any(code)}};
   return dumped(
-      {{"error", {{"message", message}, {"type", type}, {"param", if_any(parameter)}, {"code", if_any(code)}}}});
+      {{"type", "error"}, {"error", error}}); // of these Anthropic's clients read type, error.type and its message
 }
 
 } // namespace fvlm::serve

@@ -30,6 +30,7 @@ struct TokenLogprob {
 struct AnswerText {
   std::string thoughts, text;
   std::vector<ToolCall> calls;
+  std::string stop_text;            // of the request, at which it ended; empty: at none
   const char* finish = "stop";      // "length" for one that reached its most tokens, "tool_calls" for one with calls
   std::vector<TokenLogprob> tokens; // of requests that ask for log-probabilities
 };
@@ -57,7 +58,8 @@ class AnswerDocuments {
   virtual std::string thoughts(int64_t answer, const std::string& text, bool first) = 0;
   // A call of a tool, the answer's next one. `first`: nothing of this answer was said.
   virtual std::string call(int64_t answer, const ToolCall& call, bool first) = 0;
-  virtual std::string last_piece(int64_t answer, const char* finish) = 0;
+  // `ended`: how it did; what it says was in pieces.
+  virtual std::string last_piece(int64_t answer, const AnswerText& ended) = 0;
   // The end of the stream: of all answers, or of one that failed behind its first event.
   virtual std::string end(const Usage& usage) = 0;
   virtual std::string failure(const Error& error) = 0;
@@ -81,7 +83,7 @@ class AnswerJson final : public AnswerDocuments {
                     const std::vector<TokenLogprob>& tokens) override;
   std::string thoughts(int64_t answer, const std::string& text, bool first) override;
   std::string call(int64_t answer, const ToolCall& call, bool first) override;
-  std::string last_piece(int64_t answer, const char* finish) override;
+  std::string last_piece(int64_t answer, const AnswerText& ended) override;
   std::string end(const Usage& usage) override;
   std::string failure(const Error& error) override;
 
@@ -108,7 +110,7 @@ int http_status_of(const Error& error);
 std::string message_of(const Error& error);                  // with its advice
 inline constexpr const char* json_type = "application/json"; // the Content-Type of all of these
 std::string error_json(const Error& error);
-// {"error": {"message", "type", "param", "code"}}
+// {"type": "error", "error": {"message", "type", "param", "code"}}, as OpenAI's clients read it and Anthropic's
 std::string error_json(const std::string& message, const char* type, const std::string& parameter = "",
                        const std::string& code = "");
 

@@ -100,6 +100,10 @@ bool AnswerService::submit(ChatRequest request, std::shared_ptr<AnswerListener> 
   return submit(std::move(one));
 }
 
+int64_t AnswerService::prompt_tokens(const ChatRequest& request) const {
+  return generator_.require_room(prompts_.write(request).sample);
+}
+
 ServiceCounts AnswerService::counts() const {
   std::lock_guard lock(lock_);
   return counts_;

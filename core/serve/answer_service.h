@@ -60,6 +60,8 @@ class AnswerService {
   // Returns false, and takes none, where more requests than the limits allow would wait or be answered. [any thread]
   bool submit(std::vector<std::pair<ChatRequest, std::shared_ptr<AnswerListener>>> requests);
   bool submit(ChatRequest request, std::shared_ptr<AnswerListener> listener);
+  // Of the request's prompt, as Usage counts them. Throws Error where it cannot be answered. [any thread]
+  int64_t prompt_tokens(const ChatRequest& request) const;
   ServiceCounts counts() const; // [any thread]
   struct CpuSeconds {
     double prompts, model, delivery; // of the threads

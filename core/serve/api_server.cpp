@@ -6,6 +6,8 @@
 #include "base/text.h"
 #include "serve/chat_page.h"
 #include "serve/embedding_answers.h"
+#include "serve/message_json.h"
+#include "serve/message_request.h"
 #include "serve/response_json.h"
 
 #include <fmt/format.h>
@@ -23,7 +25,8 @@ namespace fvlm::serve {
 namespace {
 
 constexpr const char *tokenize_path = "/tokenize", *detokenize_path = "/detokenize",
-                     *embeddings_path = "/v1/embeddings";
+                     *embeddings_path = "/v1/embeddings", *messages_path = "/v1/messages",
+                     *count_path = "/v1/messages/count_tokens";
 constexpr std::string_view models_path = "/v1/models/";
 // A body with a picture takes a millisecond to parse, and up to seconds, in which the server's thread would send nobody
 // a token.
@@ -52,16 +55,19 @@ std::optional<ApiForm> form_of(const std::string& path) {
   if (path == "/v1/chat/completions") return ApiForm::chat;
   if (path == "/v1/completions") return ApiForm::completion;
   if (path == "/v1/responses") return ApiForm::response;
+  if (path == messages_path) return ApiForm::message;
   return {};
 }
 
 std::vector<ChatRequest> prompts_of(const std::string& body, ApiForm form, const RequestLimits& limits) {
   if (form == ApiForm::completion) return parse_completions(body, limits);
+  if (form == ApiForm::message) return {parse_message(body, limits)};
   return {form == ApiForm::chat ? parse_chat(body, limits) : parse_response(body, limits)};
 }
 
 std::unique_ptr<AnswerDocuments> documents_for(const ChatRequest& request, ApiForm form, const std::string& id) {
   if (form == ApiForm::response) return std::make_unique<ResponseJson>(request, id, seconds_now());
+  if (form == ApiForm::message) return std::make_unique<MessageJson>(request, id);
   return std::make_unique<AnswerJson>(request, (form == ApiForm::chat ? "chatcmpl-" : "cmpl-") + id, seconds_now());
 }
 
@@ -131,13 +137,14 @@ class Conversation {
     if (!streams_) return answers_[static_cast<size_t>(answer)].calls.push_back(call);
     write(documents_->call(answer, call, is_first(answer)));
   }
-  void end_answer(int64_t answer, const char* finish) {
+  void end_answer(int64_t answer, const char* finish, const std::string& stop_text) {
     std::lock_guard lock(lock_);
     AnswerText& text = answers_[static_cast<size_t>(answer)];
     text.finish = finish;
+    text.stop_text = stop_text;
     if (!streams_) return;
     if (!text.tokens.empty()) write_piece(answer, "");
-    write(documents_->last_piece(answer, finish));
+    write(documents_->last_piece(answer, text));
   }
   void complete(const Usage& usage) {
     std::lock_guard lock(lock_);
@@ -195,7 +202,9 @@ class PromptAnswers final : public AnswerListener {
   void add_thoughts(int64_t answer, const std::string& piece) override { to_->add_thoughts(first_ + answer, piece); }
   void add_text(int64_t answer, const std::string& piece) override { to_->add_text(first_ + answer, piece); }
   void add_call(int64_t answer, const ToolCall& call) override { to_->add_call(first_ + answer, call); }
-  void end_answer(int64_t answer, const char* finish) override { to_->end_answer(first_ + answer, finish); }
+  void end_answer(int64_t answer, const char* finish, const std::string& stop_text) override {
+    to_->end_answer(first_ + answer, finish, stop_text);
+  }
   void complete(const Usage& usage) override { to_->complete(usage); }
   void fail(const Error& error) override { to_->fail(error); }
   void release_files() override { to_->release_files(); }
@@ -260,13 +269,17 @@ void ApiServer::route(HttpRequest request, const std::shared_ptr<HttpResponse>& 
     response->add_header("X-Frame-Options", "DENY");
     return response->send(200, "text/html; charset=utf-8", chat_page().html);
   }
-  if (!settings_.token.empty() && !is_same_secret(request.authorization, "Bearer " + settings_.token)) {
+  if (!settings_.token.empty() && !is_same_secret(request.authorization, "Bearer " + settings_.token) &&
+      !is_same_secret(request.api_key, settings_.token)) {
     response->add_header("WWW-Authenticate", "Bearer");
-    return refuse(*response, 401,
-                  "the header 'Authorization: Bearer TOKEN' with this server's token is missing or wrong",
-                  "authentication_error");
+    return refuse(
+        *response, 401,
+        "the header 'Authorization: Bearer TOKEN', or 'x-api-key: TOKEN', with this server's token is missing "
+        "or wrong",
+        "authentication_error");
   }
-  const bool takes_posts = form_of(path) || path == embeddings_path || path == tokenize_path || path == detokenize_path;
+  const bool takes_posts = form_of(path) || path == embeddings_path || path == tokenize_path ||
+                           path == detokenize_path || path == count_path;
   if (takes_posts && posts) return post(std::move(request), response);
   if (path == "/v1/models" && gets) return response->send(200, json_type, models());
   if (path.starts_with(models_path) && gets) {
@@ -312,6 +325,8 @@ void ApiServer::read(const HttpRequest& request, const std::shared_ptr<HttpRespo
       answer(prompts_of(request.body, *form, settings_.requests), *form, response);
     else if (request.path == embeddings_path)
       embed(parse_embeddings(request.body, settings_.requests, settings_.width), response);
+    else if (request.path == count_path)
+      count_tokens(parse_message(request.body, settings_.requests), *response);
     else if (request.path == tokenize_path)
       tokenize(parse_tokenize(request.body, settings_.requests), *response);
     else
@@ -343,6 +358,11 @@ void ApiServer::tokenize(const ChatRequest& request, HttpResponse& response) con
   const std::vector<int64_t> tokens = prompts_.write(request).sample.texts.at(0).tokens;
   response.send(200, json_type,
                 dumped({{"count", tokens.size()}, {"max_model_len", settings_.positions}, {"tokens", tokens}}));
+}
+
+void ApiServer::count_tokens(const ChatRequest& request, HttpResponse& response) const {
+  if (!requested_adapter(request, response)) return;
+  response.send(200, json_type, dumped({{"input_tokens", service_.prompt_tokens(request)}}));
 }
 
 void ApiServer::detokenize(const ChatRequest& request, HttpResponse& response) const {

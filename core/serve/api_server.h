@@ -53,6 +53,7 @@ class ApiServer {
   void answer(std::vector<ChatRequest> prompts, ApiForm form, const std::shared_ptr<HttpResponse>& response);
   void embed(std::vector<ChatRequest> inputs, const std::shared_ptr<HttpResponse>& response);
   void tokenize(const ChatRequest& request, HttpResponse& response) const;
+  void count_tokens(const ChatRequest& request, HttpResponse& response) const;
   void detokenize(const ChatRequest& request, HttpResponse& response) const;
   // The adapter of this name; 0: that of the model. Nothing for others.
   std::optional<size_t> adapter_of(const std::string& name) const;

@@ -22,18 +22,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json object_of(std::string_view body) {
-  Json document;
-  try {
-    document = parse_json(body, "the request's body");
-  } catch (const Error& error) {
-    constexpr size_t longest = 300; // the message may quote the body
-    throw Error(ErrorKind::usage, error.text().substr(0, longest));
-  }
-  if (!document.is_object()) throw wrong_field("", "the request's body is no JSON object");
-  return document;
-}
-
 std::vector<std::string> stops_of(const RequestFields& fields) {
   const Json* value = fields.find("stop");
   if (!value || *value == Json("")) return {};

@@ -54,7 +54,7 @@ class InputEmbedding final : public AnswerListener {
 
   void add_embedding(const std::vector<float>& hidden) override { to_->add(input_, hidden); }
   void add_text(int64_t, const std::string&) override {}
-  void end_answer(int64_t, const char*) override {}
+  void end_answer(int64_t, const char*, const std::string&) override {}
   void complete(const Usage& usage) override { to_->complete(usage); }
   void fail(const Error& error) override { to_->fail(error); }
   void release_files() override { to_->release_files(); }

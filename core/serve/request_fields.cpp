@@ -1,5 +1,6 @@
 #include "serve/request_fields.h"
 
+#include "base/json.h"
 #include "data/tokenizer.h"
 
 #include <fmt/format.h>
@@ -69,6 +70,18 @@ void limit_keys(const Json& value) {
 
 Error wrong_field(const std::string& field, const std::string& what) {
   return Error(ErrorKind::usage, field.empty() ? what : fmt::format("{}: {}", field, what)).at(field);
+}
+
+Json object_of(std::string_view body) {
+  Json document;
+  try {
+    document = parse_json(body, "the request's body");
+  } catch (const Error& error) {
+    constexpr size_t longest = 300; // the message may quote the body
+    throw Error(ErrorKind::usage, error.text().substr(0, longest));
+  }
+  if (!document.is_object()) throw wrong_field("", "the request's body is no JSON object");
+  return document;
 }
 
 std::string shortened(const Json& value) {

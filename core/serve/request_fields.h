@@ -14,11 +14,14 @@
 
 namespace fvlm::serve {
 
-// OpenAI's /v1/chat/completions, /v1/completions and /v1/responses.
-enum class ApiForm { chat, completion, response };
+// OpenAI's /v1/chat/completions, /v1/completions and /v1/responses, and Anthropic's /v1/messages, whose requests are
+// read as chats.
+enum class ApiForm { chat, completion, response, message };
 
 // A usage error at a field.
 Error wrong_field(const std::string& field, const std::string& what);
+// The object that a request's body is. Throws Error(usage).
+nlohmann::json object_of(std::string_view body);
 // A value as a message shows it.
 std::string shortened(const nlohmann::json& value);
 

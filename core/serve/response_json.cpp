@@ -183,9 +183,9 @@ std::string ResponseJson::call(int64_t, const ToolCall& call, bool first) {
          event("response.output_item.done", {{"output_index", place}, {"item", call_item(number, "completed")}});
 }
 
-std::string ResponseJson::last_piece(int64_t, const char* finish) {
+std::string ResponseJson::last_piece(int64_t, const AnswerText& ended) {
   std::string events = begin(events_ == 0);
-  answer_.finish = finish;
+  answer_.finish = ended.finish;
   events += end_thoughts(status());
   if (!message_begun_ && !has_message()) return events;
   if (!message_begun_) events += begin_message();

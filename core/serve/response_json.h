@@ -23,7 +23,7 @@ class ResponseJson final : public AnswerDocuments {
                     const std::vector<TokenLogprob>& tokens) override;
   std::string thoughts(int64_t answer, const std::string& text, bool first) override;
   std::string call(int64_t answer, const ToolCall& call, bool first) override;
-  std::string last_piece(int64_t answer, const char* finish) override;
+  std::string last_piece(int64_t answer, const AnswerText& ended) override;
   std::string end(const Usage& usage) override;
   std::string failure(const Error& error) override;
 

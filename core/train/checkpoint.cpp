@@ -11,6 +11,7 @@
 #include "train/groups.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -273,6 +274,12 @@ void load_checkpoint(const fs::path& checkpoint, model::Model& model, Optimizati
           .at(checkpoint.string())
           .advise("resume with the plan that the run was begun with");
     load_slice(files, name, optimization.own_slice(), tensor);
+  }
+  for (const auto& [name, tensor] : optimization.shared_state()) {
+    if (!has(name)) continue;
+    const at::Tensor apart = at::zeros_like(tensor);
+    load_slice(files, name, optimization.own_slice(), apart);
+    tensor.add_(apart);
   }
   constexpr const char* master = Optimization::master_weights;
   if (!state.contains(master) && has(master)) // what was rounded is float32 now

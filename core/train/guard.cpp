@@ -39,7 +39,13 @@ bool Scaler::reduce_on_overflow(double loss, double gradient_norm) {
   if (!on_ || !std::isfinite(loss) || std::isfinite(gradient_norm) || state_.scale <= min_scale) return false;
   state_.scale = std::max(min_scale, state_.scale / 2);
   state_.good_steps = 0;
+  ++state_.overflows;
   return true;
+}
+
+std::map<std::string, double> Scaler::figures() const {
+  if (!on_) return {};
+  return {{"loss_scale", state_.scale}, {"overflowed_steps", static_cast<double>(state_.overflows)}};
 }
 
 void Scaler::step_done() {

@@ -3,6 +3,7 @@
 #include "recipe/plan.h"
 #include "train/state.h"
 
+#include <map>
 #include <string>
 
 namespace fvlm::train {
@@ -41,6 +42,8 @@ class Scaler {
  public:
   Scaler(bool on, ScalerState& state) : on_(on), state_(state) {}
   double scale() const { return on_ ? state_.scale : 1; }
+  // What a line of metrics says of it: nothing where there is none.
+  std::map<std::string, double> figures() const;
   // Whether an overflow of the gradients was the scale's doing: it is smaller then, and the next step may do.
   bool reduce_on_overflow(double loss, double gradient_norm);
   void step_done();

@@ -1,5 +1,6 @@
 #include "train/interval.h"
 
+#include "device/probe.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
@@ -10,6 +11,33 @@
 #include <span>
 
 namespace fvlm::train {
+
+namespace {
+
+std::unique_ptr<const device::Nvml> nvml_of(c10::Device device) {
+  if (!device.is_cuda()) return nullptr;
+  const auto gpus = device::probe_cuda().devices; // those that the process sees
+  const auto index = static_cast<size_t>(std::max<int>(0, device.index()));
+  return index < gpus.size() ? device::Nvml::open(gpus[index].bus) : nullptr;
+}
+
+} // namespace
+
+Interval::Interval(const plan::Stage& stage, size_t decoders, int64_t rows_per_frame, RunState& state,
+                   c10::Device device)
+    : stage_(stage), decoders_(decoders),
+      rows_per_frame_(static_cast<int64_t>(decoders) * stage.texts_per_frame() * rows_per_frame), state_(state),
+      device_(device), nvml_(nvml_of(device)) {}
+
+// NVML says anew once a second at most, and takes its time.
+void Interval::add_device(report::Record& record) {
+  record.values.emplace_back("device_memory_bytes", static_cast<double>(held_on(device_)));
+  record.values.emplace_back("device_memory_fragmentation", fragmentation_on(device_));
+  if (!nvml_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!utilization_ || now - read_at_ > std::chrono::seconds(1)) utilization_ = nvml_->utilization(), read_at_ = now;
+  if (utilization_) record.values.emplace_back("gpu_utilization", *utilization_);
+}
 
 void Interval::add(const Step& step) {
   auto& sums = state_.interval;
@@ -104,7 +132,7 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
     record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
   }
   record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));
-  if (!device_.is_cpu()) record.values.emplace_back("device_memory_bytes", static_cast<double>(held_on(device_)));
+  if (!device_.is_cpu()) add_device(record);
   for (const auto& [name, sum] : sums)
     if (name.starts_with("time.")) record.values.emplace_back(name, sum);
   return record;

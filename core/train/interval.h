@@ -1,13 +1,16 @@
 // What the steps since the last line of metrics.jsonl came to. The sums are part of the run's state: a run that is
 // resumed between two lines writes the same ones.
 #pragma once
+#include "device/nvml.h"
 #include "report/metrics_log.h"
 #include "train/gradient_computer.h"
 #include "train/state.h"
 
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,10 +20,7 @@ namespace fvlm::train {
 class Interval {
  public:
   // `rows_per_frame`: of the decoder, in each text that sees the frame.
-  Interval(const plan::Stage& stage, size_t decoders, int64_t rows_per_frame, RunState& state, c10::Device device)
-      : stage_(stage), decoders_(decoders),
-        rows_per_frame_(static_cast<int64_t>(decoders) * stage.texts_per_frame() * rows_per_frame), state_(state),
-        device_(device) {}
+  Interval(const plan::Stage& stage, size_t decoders, int64_t rows_per_frame, RunState& state, c10::Device device);
 
   // Of the stage.
   int64_t decoder_tokens() const { return state_.decoder_tokens(rows_per_frame_); }
@@ -46,6 +46,7 @@ class Interval {
   std::optional<report::Record> take(PartTimes& times);
 
  private:
+  void add_device(report::Record& record);
   // A term's figures, of one of the decoders.
   std::vector<std::string> figures(size_t term) const;
 
@@ -55,6 +56,9 @@ class Interval {
   RunState& state_;
   c10::Device device_;
   std::optional<double> peak_;
+  std::unique_ptr<const device::Nvml> nvml_; // of a GPU; null where it does not report
+  std::optional<double> utilization_;        // when it was last read
+  std::chrono::steady_clock::time_point read_at_;
 };
 
 } // namespace fvlm::train

@@ -229,7 +229,10 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   part.place = fmt::format("stages.{}.optimizer{}", stage.name, others ? ".others" : "");
   part.others = others;
   part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, segments);
-  part.states = part.optimizer->make_states();
+  if (parts_.size() > 1) // Muon and AdamW update segments apart from each other, and touch nothing else
+    part.states = part.optimizer->make_states(parts_.front().states);
+  else
+    part.states = part.optimizer->make_states();
   part.hyperparameters = part.optimizer->default_hyperparameters();
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group) {
@@ -312,8 +315,19 @@ std::map<std::string, at::Tensor> Optimization::state() const {
   std::map<std::string, at::Tensor> state;
   if (parameters_.trained().scalar_type() != at::kFloat) state[master_weights] = master_;
   for (const Part& part : parts_)
-    for (const auto& own : part.states) state[part.algorithm + "." + own.name] = own.values;
+    for (const auto& own : part.states)
+      if (std::ranges::none_of(state, [&](const auto& other) { return other.second.is_same(own.values); }))
+        state[part.algorithm + "." + own.name] = own.values;
   return state;
+}
+
+std::map<std::string, at::Tensor> Optimization::shared_state() const {
+  std::map<std::string, at::Tensor> shared;
+  const auto kept = state();
+  for (const Part& part : parts_)
+    for (const auto& own : part.states)
+      if (const std::string name = part.algorithm + "." + own.name; !kept.contains(name)) shared[name] = own.values;
+  return shared;
 }
 
 std::map<std::string, at::Tensor> Optimization::share_of_state() const {

@@ -58,6 +58,9 @@ class Optimization {
   // computes in another type. Views: what is copied into them is what the next step reads. Of arenas of so many
   // elements they are this rank's slice.
   std::map<std::string, at::Tensor> state() const;
+  // Moments that share a tensor of state() with those of another algorithm, by names of their own, under which
+  // checkpoints of earlier versions have them apart: 0 where their algorithm updates nothing.
+  std::map<std::string, at::Tensor> shared_state() const;
   int64_t elements() const { return parameters_.trained().numel(); }
   const at::Tensor& values() const { return parameters_.trained(); } // what the model computes with
   const dist::Slice& own_slice() const { return arenas_.own(); }

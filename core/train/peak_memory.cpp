@@ -19,6 +19,13 @@ int64_t held_on(c10::Device device) {
   return allocator_of(device).getDeviceStats(device.index()).reserved_bytes[all].current;
 }
 
+double fragmentation_on(c10::Device device) {
+  const auto stats = allocator_of(device).getDeviceStats(device.index());
+  const auto reserved = stats.reserved_bytes[all].current;
+  if (reserved == 0) return 0;
+  return static_cast<double>(stats.inactive_split_bytes[all].current) / static_cast<double>(reserved);
+}
+
 PeakMemory::PeakMemory(c10::Device device, int64_t limit) : device_(device) {
   if (device.is_cpu()) on_host_.emplace(limit);
 }

@@ -12,6 +12,9 @@ namespace fvlm::train {
 // All that there is on a GPU: tensors, recordings and what is kept for tensors to come.
 int64_t held_on(c10::Device device);
 
+// Of that, the share that lies in gaps between what is in use.
+double fragmentation_on(c10::Device device);
+
 class PeakMemory {
  public:
   // On a CPU: of all tensors, and none beyond `limit` bytes is given; one such object at a time.

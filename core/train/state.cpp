@@ -48,7 +48,7 @@ std::string RunState::text() const {
                 {"in_a_row", guard.in_a_row},
                 {"skipped", guard.skipped},
                 {"rolled_back_to", guard.rolled_back_to}}},
-              {"scaler", {{"scale", scaler.scale}, {"good_steps", scaler.good_steps}}},
+              {"scaler", {{"scale", scaler.scale}, {"good_steps", scaler.good_steps}, {"overflows", scaler.overflows}}},
               {"samples", samples},
               {"text_tokens", text_tokens},
               {"frames", frames},
@@ -90,7 +90,8 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     const Json& guard = json.at("guard");
     state.guard = {number(guard.at("mean_loss")), guard.at("losses"), guard.at("in_a_row"), guard.at("skipped"),
                    guard.at("rolled_back_to")};
-    state.scaler = {json.at("scaler").at("scale"), json.at("scaler").at("good_steps")};
+    const Json& scaler = json.at("scaler");
+    state.scaler = {scaler.at("scale"), scaler.at("good_steps"), scaler.value("overflows", int64_t{0})};
     state.samples = json.at("samples");
     state.text_tokens = json.at(json.contains("text_tokens") ? "text_tokens" : earlier_text_tokens);
     state.frames = json.at("frames");

@@ -23,6 +23,7 @@ struct GuardState {
 struct ScalerState {
   double scale = 65536;
   int64_t good_steps = 0; // since it changed
+  int64_t overflows = 0;  // steps of the stage that were not applied for it
 };
 
 struct RunState {
@@ -41,7 +42,7 @@ struct RunState {
   int64_t samples = 0, text_tokens = 0, frames = 0; // of the stage
   int64_t left_out_rows = 0;                        // of the stage, see StepCounts
   std::map<std::string, double> interval;           // sums since the last line of metrics
-  std::map<std::string, double> rates;              // of the last step, "lr.GROUP" and "weight.TERM"
+  std::map<std::string, double> rates;              // of the last step, "lr.GROUP", "weight.TERM" and "loss_scale"
   std::string memory = "{}";                        // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
   std::string reference;                    // fingerprint of the weights that DPO's are held against

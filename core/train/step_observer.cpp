@@ -43,7 +43,13 @@ std::optional<Trouble> StepObserver::observe(const PendingStep& step, const Opti
   loss_ = loss;
   max_rate_ = 0;
   for (const Optimization::Rates& rates : step.rates) max_rate_ = std::max(max_rate_, rates.lr);
-  if (scaler_.reduce_on_overflow(loss, norm)) return {};
+  if (scaler_.reduce_on_overflow(loss, norm)) {
+    context_.event(
+        stage_.name, state_.step, "overflow",
+        fmt::format("gradients overflow in fp16: the step was not applied, and the loss scale is {} from here on",
+                    scaler_.scale()));
+    return {};
+  }
   const auto verdict = guard_.check(loss, norm);
   if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
     context_.event(stage_.name, state_.step, "nonfinite",
@@ -52,9 +58,9 @@ std::optional<Trouble> StepObserver::observe(const PendingStep& step, const Opti
     return Trouble{fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row),
                    true};
   }
+  std::map<std::string, double> rates = scaler_.figures();
   scaler_.step_done();
   const auto trained = optimization.trained();
-  std::map<std::string, double> rates;
   for (size_t group = 0; group < trained.size(); ++group) {
     const Optimization::Rates& of = step.rates[group];
     rates["lr." + trained[group]->name] = optimization.is_all_others(group) ? of.others : of.lr;

@@ -128,7 +128,7 @@ class Runs:
         for text in (self.folder / run / "metrics.jsonl").read_text().splitlines():
             line = json.loads(text)
             of_the_moment = [key for key in line if key.startswith("time.") or key.endswith("_per_second") or
-                             key in ("data_wait_share", "device_memory_bytes", "memory_bytes", "mfu", "seconds")]
+                             key in ("data_wait_share", "device_memory_bytes", "device_memory_fragmentation", "gpu_utilization", "memory_bytes", "mfu", "seconds")]
             lines.append({key: value for key, value in line.items() if key not in of_the_moment})
         return lines
 

@@ -4,11 +4,13 @@ rewards, entropies.
 usage: eval_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import json
 import shutil
+import subprocess
 import unittest
 
 from eval_sets import MODES, PAIRS, QUESTIONS, RECIPE, SIDE, engine, folder, make_sets, normalised, pixels, results, run, torch, train_mlp
 from against_oracle import tokenizers
 from fvlm_oracle import Fvlm, label_losses, preference
+from safetensors.torch import load_file, save_file
 
 
 def setUpModule():
@@ -119,13 +121,30 @@ class Eval(unittest.TestCase):
         for word in ("questions", "coarse_only", "accuracy", "entropy", "category"):
             self.assertIn(word, done.stdout)
         self.assertIn("gqa computes in fp32 on the CPU", done.stderr)
-        self.assertFalse((folder / "shown" / "instruct" / "questions" / "000.json").exists(), "the recipe shows none")
+        self.assertTrue((folder / "shown" / "instruct" / "questions" / "000.json").exists(), "the recipe shows none, and --show was asked for")
         (folder / "showing.lua").write_text(RECIPE.replace("MODEL", "gqa").replace("entropy = true", "show = 3"))
         done = run("--set-name", "questions", "--show", folder / "shown", recipe="showing.lua")
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(list((folder / "shown" / "instruct" / "questions").glob("*.json"))), 3)
         shown = json.loads((folder / "shown" / "instruct" / "questions" / "000.json").read_text())
         self.assertEqual((shown["question"], shown["expected"]), (QUESTIONS[0][0], QUESTIONS[0][1][0]))
         self.assertEqual((len(shown["frames"]), shown["grid"], len(shown["attention"][0])), (3, [4, 4], 16))
+
+    def test_a_loss_that_is_not_finite_is_said(self):
+        for part, files in (("vision", "config.json preprocessor_config.json"), ("decoder", "config.json tokenizer.json")):
+            (folder / "nan" / part).mkdir(parents=True)
+            for file in files.split():
+                if (folder / "gqa" / part / file).exists():
+                    shutil.copy(folder / "gqa" / part / file, folder / "nan" / part / file)
+            tensors = load_file(folder / "gqa" / part / "model.safetensors")
+            if part == "decoder":
+                tensors["model.norm.weight"][0] = float("nan")
+            save_file(tensors, folder / "nan" / part / "model.safetensors")
+        imported = subprocess.run([engine, "import", "--vision", folder / "nan" / "vision", "--decoder", folder / "nan" / "decoder", "--connector",
+                                   folder / "gqa" / "connector.safetensors", "--out", folder / "not-finite"], capture_output=True, text=True)
+        self.assertIn("decoder.model.norm.weight: 1 of its values are NaN", imported.stderr)
+        done = run("--set-name", "questions", "--mode", MODES[0], model="not-finite")
+        self.assertIn(f"questions, {MODES[0]}: the loss is not finite", done.stderr)
 
     def test_mode_replaces_the_modes_of_a_recipes_sets(self):
         found = results("--set-name", "questions", "--mode", "coarse_only")

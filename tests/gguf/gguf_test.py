@@ -346,6 +346,22 @@ class Refusals(unittest.TestCase):
         report = json.loads(run(engine, "export", folder / "large", "--gguf", "f16", "--decoder-only", "--out", folder / "large.f16", "--json"))
         self.assertEqual(report["overflowed"], {"blk.0.ffn_up.weight": 1})
 
+    def test_numbers_that_are_not_finite(self):
+        """`import` and `export` in another type say which they are; GGUF is not written, as llama-quantize would not."""
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES))
+        model.model.layers[0].mlp.up_proj.weight.data[0, :2] = torch.tensor([float("nan"), float("-inf")])
+        save(model, folder / "decoder-broken")
+        name = "decoder.model.layers.0.mlp.up_proj.weight"
+        report = json.loads(run(engine, "import", "--vision", folder / "vision", "--decoder", folder / "decoder-broken", "--out", folder / "broken", "--json"))
+        self.assertEqual((report["not_finite"], report["overflowed"]), ({name: 2}, {}))
+        said = subprocess.run([engine, "export", folder / "broken", "--dtype", "bf16", "--out", folder / "broken-bf16"], capture_output=True, text=True).stderr
+        self.assertIn(f"{name}: 2 of its values are NaN or infinite", said)
+        for kind in ("q4_0", "f32"):
+            said = run(engine, "export", folder / "broken", "--gguf", kind, "--decoder-only", "--out", folder / "none", code=4)
+            self.assertIn('"blk.0.ffn_up.weight" has 2 values that are not finite', said)
+            self.assertFalse((folder / "none").exists())
+
 
 if __name__ == "__main__":
     unittest.main()

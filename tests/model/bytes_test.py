@@ -187,6 +187,19 @@ class Bytes(unittest.TestCase):
             answer = json.loads(run(*ask, "--prompt", "who?", *(["--context", context] if context else [])))
             self.assertEqual((answer["ids"], answer["frames"], answer["prompt"]), (expected["ids"], 1, len(anchor)))
 
+    # As where an anchor of spaces alone becomes part of the answer: a row of the encoder predicts its first token.
+    def test_an_answer_may_begin_right_behind_the_latents(self):
+        batch = self.make_batch()
+        source = batch["source_bytes"][:9]
+        latents = {"source_bytes": source, "source_lengths": torch.tensor([9]), "input_ids": torch.tensor([-1] * 5),
+                   "loss_mask": torch.zeros(5).byte(), "text_lengths": torch.tensor([5])}
+        save_file(latents, folder / "asked")
+        given = (folder / "tiny", "--batch", folder / "asked", "--limit", "8")
+        theirs = json.loads(tool("generate", *given).splitlines()[0])
+        answer = json.loads(run(engine, "generate", *given, "--json"))["samples"][0]
+        self.assertEqual((answer["ids"], answer["prompt"]), (theirs["ids"], 0))
+        self.assertGreater(theirs["lead"], 1e-4, "too near to call")
+
     def test_bad_input_is_refused_with_its_reason(self):
         batch = self.make_batch()
 

@@ -4,6 +4,7 @@ ways through import and export, and what is said of models that cannot be quanti
 usage: export_test.py FVLM_ENGINE; exit 77 where the oracle's wheels are missing."""
 import json
 import shutil
+import subprocess
 import sys
 import unittest
 from unittest import mock
@@ -15,7 +16,7 @@ from with_transformers import engine, folder as root, run
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, CLIPVisionConfig, Dinov2Config, LlamaConfig,
-                          LlavaConfig, PreTrainedModel)
+                          LlavaConfig, PreTrainedModel, Qwen2_5_VLConfig, Qwen2VLConfig, SiglipVisionConfig)
 from transformers.models.dinov2.modeling_dinov2 import Dinov2PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
@@ -26,6 +27,8 @@ except ImportError as error:
     sys.exit(77)
 
 BITS = {"int8": 8, "int4": 4}
+QWEN_IMAGES = """{"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+                  "min_pixels": 3136, "max_pixels": 12544}"""
 
 
 def setUpModule():
@@ -244,6 +247,59 @@ class Llava(unittest.TestCase):
             mine = traced(f"llava-{scheme}", tokens=tokens)["logits"]
             self.assertLess(relative(mine, right), 2e-5, scheme)
             self.assertGreater(relative(mine, plain), 1e-3, "nothing was quantized")
+
+
+class EncodersOfTransformers(unittest.TestCase):
+    def export(self, name, *skip):
+        """What the export of the whole folder in int8 writes on standard error."""
+        run(engine, "export", root / f"{name}-plain", "--quantize", "int8", *skip, "--out", root / f"{name}-int8")
+        done = subprocess.run([engine, "export", root / f"{name}-int8", "--huggingface", "--out", root / f"{name}-int8-hf"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr
+
+    def make(self, name, config, files={}):
+        model = AutoModelForImageTextToText.from_config(config).eval()
+        tiny_smolvlm.draw(model)
+        model.save_pretrained(root / name)
+        for file, content in (FILES | files).items():
+            (root / name / file).write_text(content)
+        run(engine, "import", "--model", root / name, "--out", root / f"{name}-plain")
+        return model
+
+    def require_loaded(self, name, model):
+        folder, said = AutoModelForImageTextToText.from_pretrained(root / f"{name}-int8-hf", output_loading_info=True)
+        self.assertEqual({key: keys for key, keys in said.items() if keys}, {})
+        ids = torch.tensor([[40, 41, 42, 43]])
+        with torch.no_grad():
+            error = relative(folder(input_ids=ids).logits, model(input_ids=ids).logits)
+        self.assertLess(error, 0.1, name)
+        self.assertGreater(error, 1e-4, "nothing was quantized")
+
+    def test_qwen_vl_whose_files_lack_a_level_of_names(self):
+        text = TEXT | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 5, 5]}}
+        tokens = {"image_token_id": IMAGE, "video_token_id": 257, "vision_start_token_id": 258, "vision_end_token_id": 259}
+        for name, config in (("qwen2", Qwen2VLConfig(text_config=text, **tokens, vision_config={
+                "depth": 2, "embed_dim": 32, "hidden_size": 96, "mlp_ratio": 2, "num_heads": 2})),
+                             ("qwen2_5", Qwen2_5_VLConfig(text_config=text, **tokens, vision_config={
+                                 "depth": 2, "hidden_size": 32, "out_hidden_size": 96, "intermediate_size": 40, "num_heads": 2,
+                                 "fullatt_block_indexes": [1], "window_size": 56}))):
+            model = self.make(name, config, {"preprocessor_config.json": QWEN_IMAGES})
+            self.assertEqual(self.export(name), "")
+            self.require_loaded(name, model)
+
+    def test_siglip_is_not_loaded_in_few_bits_and_said_so(self):
+        config = LlavaConfig(vision_config=SiglipVisionConfig(**VISION), text_config=LlamaConfig(**TEXT), image_token_index=IMAGE,
+                             vision_feature_select_strategy="full")
+        model = self.make("siglip", config)
+        said = self.export("siglip")
+        for words in ("warning", "siglip_vision_model", "--skip 'vision.*' --skip 'connector.*'"):
+            self.assertIn(words, said)
+        with self.assertRaises(AttributeError):
+            AutoModelForImageTextToText.from_pretrained(root / "siglip-int8-hf")
+        shutil.rmtree(root / "siglip-int8")
+        shutil.rmtree(root / "siglip-int8-hf")
+        self.assertEqual(self.export("siglip", "--skip", "vision.*", "--skip", "connector.*"), "")
+        self.require_loaded("siglip", model)
 
 
 class Dinov2(unittest.TestCase):

@@ -19,7 +19,7 @@ class LeavingClient final : public AnswerListener {
   explicit LeavingClient(int times) : left_(times) {}
 
   void add_text(int64_t, const std::string&) override {}
-  void end_answer(int64_t, const char*) override {}
+  void end_answer(int64_t, const char*, const std::string&) override {}
   void complete(const Usage&) override { end(); }
   void fail(const Error& error) override {
     ADD_FAILURE() << error.text();

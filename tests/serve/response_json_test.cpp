@@ -49,7 +49,7 @@ TEST(ResponseJson, HasNoMessageForTheTokensOfCalls) {
   ResponseJson json = response();
   std::string events = json.call(0, {"f", "{}"}, true);
   events += json.piece(0, "", false, {{"{", -1.5, 0, {}}});
-  events += json.last_piece(0, "tool_calls");
+  events += json.last_piece(0, {.finish = "tool_calls"});
   for (const Json& each : documents_in(events))
     EXPECT_EQ(each.value("item", Json{{"type", "function_call"}})["type"], "function_call") << each;
   const Json last = documents_in(json.end({})).back();
@@ -67,7 +67,7 @@ TEST(ResponseJson, ReplacesWhatIsNoCharacter) {
   std::vector<Json> events = documents_in(json.piece(0, "a\xc3", true, {{"a\xc3", -1.5, 0, {}}}));
   EXPECT_EQ(events.back()["delta"], "a\uFFFD");
   EXPECT_EQ(events.back()["logprobs"][0]["bytes"], Json({0x61, 0xc3}));
-  events = documents_in(json.last_piece(0, "length"));
+  events = documents_in(json.last_piece(0, {.finish = "length"}));
   EXPECT_EQ(events[0]["text"], "a\uFFFD");
   EXPECT_EQ(events[2]["item"]["status"], "incomplete");
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 make_shapes, engine = sys.argv.pop(), sys.argv.pop()
 WEIGHTS = ("vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
            "training_state/optimizer.safetensors")
-OF_THE_MOMENT = ("time.", "memory_bytes", "device_memory_bytes", "data_wait_share", "seconds", "mfu")
+OF_THE_MOMENT = ("time.", "memory_bytes", "device_memory_bytes", "device_memory_fragmentation", "gpu_utilization", "data_wait_share", "seconds", "mfu")
 RECIPE = """
 local fvlm = require "fvlm"
 local data = fvlm.arg("data", "")
@@ -129,6 +129,8 @@ class OnGpu(unittest.TestCase):
         for line in (self.folder / "recorded" / "metrics.jsonl").read_text().splitlines():
             if '"kind":"step"' in line:
                 self.assertGreater(json.loads(line)["device_memory_bytes"], 0)
+                for share in ("device_memory_fragmentation", "gpu_utilization"):
+                    self.assertTrue(0 <= json.loads(line)[share] <= 1, line)
 
     def test_copies_and_readings_beside_a_step_change_no_bit(self):
         self.recorded()

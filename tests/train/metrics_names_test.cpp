@@ -118,6 +118,7 @@ class MetricsNames : public SmallRun {
         {R"(stages.prefer.objective=[{"kind":"kto"}])",
          fmt::format(R"(stages.prefer.data.sources=[{{"text":["{}"]}}])", judged.string()), "stages.prefer.samples=8"},
         {.stage = "prefer", .from = align.of(align.steps().back())});
+    run("halved", {"precision=fp16"}, {.stage = "align"});
     run("rewarded",
         {R"(stages.instruct.objective=[{"kind":"grpo","answers":2,"max_new_tokens":4,"kl":0.1}])",
          "stages.instruct.samples=8"},
@@ -130,7 +131,7 @@ class MetricsNames : public SmallRun {
          "stages.prefer.evaluation.sets.pairs.data.sources=" + found, "stages.prefer.evaluation.sets.pairs.samples=8"},
         {.stage = "prefer", .from = align.of(align.steps().back())});
     std::vector<json> lines;
-    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "judged", "rewarded", "found"})
+    for (const char* name : {"whole", "taught", "dropping", "kto", "orpo", "judged", "halved", "rewarded", "found"})
       for (const std::string& text : split(read_file(folder(name) / "metrics.jsonl"), '\n'))
         if (!text.empty()) lines.push_back(json::parse(text));
     return lines;

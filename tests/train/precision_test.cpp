@@ -104,6 +104,17 @@ TEST_F(Precision, Fp16ScalesLessAfterAnOverflow) {
   EXPECT_EQ(state.scaler.good_steps, 30 - 5);
   EXPECT_EQ(state.optimizer_steps, 29);
   EXPECT_EQ(state.guard.skipped, 0) << "that is no broken step";
+  std::vector<nlohmann::json> overflows, steps;
+  for (const auto& line : metrics(folder("fp16"))) {
+    if (line["kind"] == "step") steps.push_back(line);
+    if (line["kind"] == "event" && line["what"] == "overflow") overflows.push_back(line);
+  }
+  ASSERT_EQ(overflows.size(), 1u) << "it says so";
+  EXPECT_EQ(overflows[0]["step"], 5);
+  EXPECT_EQ(steps.front()["loss_scale"], ScalerState().scale);
+  EXPECT_EQ(steps.front()["overflowed_steps"], 0);
+  EXPECT_EQ(steps.back()["loss_scale"], ScalerState().scale / 2);
+  EXPECT_EQ(steps.back()["overflowed_steps"], 1);
 }
 
 TEST(LossScale, GrowsAgainAfterManyGoodSteps) {

@@ -2,12 +2,15 @@
 #include "../weights/format_1.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "model/weights/safetensors_writer.h"
 #include "small_run.h"
 #include "train/run_record.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <regex>
+#include <span>
 
 namespace fvlm::train {
 namespace {
@@ -206,6 +209,41 @@ TEST_F(Resume, RefusesTheCheckpointOfAnotherRun) {
   run("whole");
   EXPECT_EQ(run("a").steps, 24 - 5) << "nothing of it was touched";
   expect_equal_runs("whole", "a");
+}
+
+// Earlier versions kept moments of Muon and of AdamW apart, each over the whole arena.
+TEST_F(Resume, ReadsMomentsThatAnEarlierVersionKeptApart) {
+  change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
+                "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");
+  run("whole", {}, {.stage = "align"});
+  run("old", {}, {.stage = "align", .max_steps = 5});
+  const fs::path checkpoint = StageFolder(folder("old") / "align").of(5);
+  const fs::path file = checkpoint / "training_state" / "optimizer.safetensors";
+  std::map<std::string, std::vector<float>> moments;
+  int64_t elements = 0;
+  {
+    const auto state = Safetensors::open(file);
+    EXPECT_FALSE(state.find("adamw.m")) << "they share an arena now";
+    elements = state.at("adamw.v").shape[0];
+    for (const char* name : {"muon.momentum", "adamw.v"}) {
+      const auto* values = reinterpret_cast<const float*>(state.at(name).data.data());
+      moments[name].assign(values, values + elements);
+    }
+  }
+  auto &both = moments.at("muon.momentum"), &first = moments["adamw.m"];
+  first.resize(both.size());
+  for (size_t i = 0; i < both.size(); ++i)
+    if (moments.at("adamw.v")[i] != 0) std::swap(both[i], first[i]);
+  EXPECT_GT(std::ranges::count_if(both, [](float value) { return value != 0; }), 0);
+  EXPECT_GT(std::ranges::count_if(first, [](float value) { return value != 0; }), 0);
+  std::vector<TensorInfo> tensors;
+  for (const auto& [name, values] : moments) tensors.push_back({name, DType::f32, {elements}});
+  SafetensorsWriter writer(file, tensors);
+  for (const TensorInfo& tensor : writer.order()) writer.append(std::as_bytes(std::span(moments.at(tensor.name))));
+  writer.commit();
+  sign(checkpoint);
+  run("old", {}, {.stage = "align"});
+  expect_equal_runs("whole", "old");
 }
 
 // Checkpoints of earlier versions have no run id.

@@ -140,6 +140,18 @@ TEST(Convert, CountsFiniteNumbersThatBecameInfinite) {
   EXPECT_EQ(overflowed, 1u);
 }
 
+TEST(Convert, CountsNumbersThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> numbers{1, -65504, infinity, -infinity, std::nanf(""), 0, 1e-40f};
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(numbers)), DType::f32), 3u);
+  const auto halves = converted<uint16_t>(numbers, DType::f32, DType::f16),
+             brains = converted<uint16_t>(numbers, DType::f32, DType::bf16);
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(halves)), DType::f16), 3u);
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(brains)), DType::bf16), 3u);
+  const std::vector<double> doubles{1e300, std::nan("")};
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(doubles)), DType::f64), 1u);
+}
+
 TEST(Convert, BytesNeedNoAlignment) {
   std::vector<std::byte> from(9), to(5);
   float number = 1.5;

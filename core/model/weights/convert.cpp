@@ -80,6 +80,17 @@ uint64_t convert_all(std::span<const std::byte> from, std::span<std::byte> to) {
   return overflowed;
 }
 
+template <class Type>
+uint64_t count_not_finite_of(std::span<const std::byte> numbers) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < numbers.size(); i += sizeof(typename Type::Bits)) {
+    typename Type::Bits bits;
+    std::memcpy(&bits, numbers.data() + i, sizeof bits);
+    count += !std::isfinite(Type::value(bits));
+  }
+  return count;
+}
+
 // Calls `action` with the type that `dtype` names.
 template <class Action>
 uint64_t with_type(DType dtype, Action action) {
@@ -105,6 +116,10 @@ uint64_t convert(std::span<const std::byte> from, DType from_type, std::span<std
   return with_type(from_type, [&](auto source) {
     return with_type(to_type, [&](auto target) { return convert_all<decltype(source), decltype(target)>(from, to); });
   });
+}
+
+uint64_t count_not_finite(std::span<const std::byte> numbers, DType type) {
+  return with_type(type, [&](auto source) { return count_not_finite_of<decltype(source)>(numbers); });
 }
 
 } // namespace fvlm

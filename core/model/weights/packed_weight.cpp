@@ -20,12 +20,14 @@ std::string with_suffix(const std::string& weight, const char* suffix) {
   return weight + suffix;
 }
 
-// A name as a pattern of Python's `re`. LLaVA's files name two levels that transformers' modules have no more.
+// A name as a pattern of Python's `re`. LLaVA's files name two levels that transformers' modules have no more, and
+// Qwen2-VL's lack one that they have.
 std::string name_pattern(const std::string& module) {
   std::string pattern, before;
   for (const std::string& part : split(module, '.')) {
     const bool is_optional =
         (part == "model" && before == "language_model") || (part == "vision_model" && before == "vision_tower");
+    if (part == "layers" && pattern == "model\\.") pattern += "(?:language_model\\.)?";
     pattern += is_optional ? "(?:" + part + "\\.)?" : part + "\\.";
     before = part;
   }

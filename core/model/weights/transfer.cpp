@@ -5,6 +5,7 @@
 #include "model/weights/convert.h"
 #include "model/weights/dequantizer.h"
 #include "model/weights/initialize.h"
+#include "model/weights/new_tokens.h"
 #include "model/weights/whole_model.h"
 
 #include <fmt/format.h>
@@ -118,6 +119,8 @@ class Transfer {
 
   // A piece of a tensor, in the element type that it is stored in.
   void append(const TensorInfo& tensor, std::span<const std::byte> bytes, DType from) {
+    if (is_floating(from))
+      if (const uint64_t count = count_not_finite(bytes, from)) report_.not_finite[tensor.name] += count;
     if (from != tensor.dtype) {
       converted_.resize(bytes.size() / size_of(from) * size_of(tensor.dtype));
       if (uint64_t lost = convert(bytes, from, converted_, tensor.dtype)) report_.overflowed[tensor.name] += lost;
@@ -187,6 +190,9 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
   }
 
   if (request.check_before_writing) request.check_before_writing(description);
+  NewTokens tokens(request.new_tokens);
+  if (!tokens.empty()) tokens.add_to(description.parts.back(), schemes);
+  for (auto& [name, source] : sources) source.view = tokens.grown(name, source.view);
   ModelDirectoryWriter writer(
       request.out, description,
       [&](const std::string& name) {
@@ -201,8 +207,10 @@ TransferReport import_whole_model(const WholeImportRequest& request, const Trans
   WholeModel whole = WholeModel::open(request.model);
   if (request.check_before_writing) request.check_before_writing(whole.description, whole.image_token_id);
   whole.description.name = request.name;
+  NewTokens tokens(request.new_tokens);
+  if (!tokens.empty()) tokens.add_to(whole.description.parts.back(), whole.schemes);
   Sources sources;
-  for (const auto& [name, tensor] : whole.tensors) sources[name] = {tensor, &whole.file, {}};
+  for (const auto& [name, tensor] : whole.tensors) sources[name] = {tokens.grown(name, tensor), &whole.file, {}};
   ModelDirectoryWriter writer(
       request.out, whole.description,
       [&](const std::string& name) { return request.dtype.value_or(sources.at(name).view->dtype); }, whole.schemes);

@@ -23,6 +23,7 @@ struct ImportRequest {
   uint64_t seed = 42;
   std::optional<DType> dtype; // none: encoder and decoder as they are, the connector as in its file or F32
   std::string name;
+  std::vector<std::string> new_tokens = {}; // that the decoder gets, see new_tokens.h
   // Throws to refuse folders whose models are right; may be empty.
   std::function<void(const ModelDescription&)> check_before_writing;
 };
@@ -32,6 +33,7 @@ struct WholeImportRequest {
   std::filesystem::path model, out;
   std::optional<DType> dtype; // none: as it is
   std::string name;
+  std::vector<std::string> new_tokens = {}; // that the decoder gets, see new_tokens.h
   // Throws to refuse a folder whose model is right; may be empty.
   std::function<void(const ModelDescription&, int64_t image_token_id)> check_before_writing;
 };
@@ -44,6 +46,7 @@ struct TransferReport {
   };
   std::vector<PartReport> parts;
   std::map<std::string, uint64_t> overflowed; // tensor -> finite numbers that became infinite
+  std::map<std::string, uint64_t> not_finite; // tensor -> numbers that were infinite or NaN before
   // Quantized weights that are stored as plain numbers, by the form in which they were.
   struct Dequantized {
     uint64_t weights = 0, bytes_before = 0, bytes = 0; // of their codes; as they are stored now

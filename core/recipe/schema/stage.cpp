@@ -293,7 +293,7 @@ Ref<Stage> stage_schema() {
           .field("epochs", &Stage::epochs, optional(integer(at_least(1))),
                  "Instead of `samples`: a multiple of the number of samples in the mix, drawn by its weights; for a "
                  "single source, the number of passes. With `samples`: whichever is less. Samples are counted when the "
-                 "stage starts.")
+                 "stage starts, broken ones too, whose places others take from a further pass.")
           .aliases({"num_epochs", "num_train_epochs", "max_epochs"})
           .field("batch", &Stage::batch, batch(), "Samples of one optimizer step, or limits by tokens and frames.")
           .required()
