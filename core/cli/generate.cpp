@@ -163,6 +163,7 @@ Prompt question_about_images(const ParsedOptions& parsed, const Tokenizer& token
         .advise("put the text into --prompt");
   serve::ChatRequest request;
   request.turns = {{"user", *parsed.value("prompt")}};
+  request.spells_special_tokens = parsed.flag("special-tokens");
   const auto images = parsed.values("image"), videos = parsed.values("video");
   if (!images.empty() && !videos.empty()) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (videos.size() > 1)
@@ -202,7 +203,8 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, infer
   if (options.form) options.tokens = infer::token_table_of(*tokenizer);
 
   const bool json = parsed.flag("json");
-  StreamingDetokenizer stream(*tokenizer);
+  StreamingDetokenizer stream(*tokenizer,
+                              parsed.flag("special-tokens") ? special_texts(*tokenizer) : std::vector<std::string>());
   StopTexts stops(parsed.values("stop"));
   std::string text;
   const auto emit = [&](const std::string& piece) {
@@ -274,6 +276,8 @@ Options generate_options() {
   with_data_options(with_adapter_option(options))
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
+      .flag("special-tokens",
+            "let the prompt spell special tokens, and show those of the answer, as Granite Docling's of a page's parts")
       .flag("json", "print one JSON document on standard output");
   return options;
 }
@@ -298,6 +302,8 @@ Mode mode_of(const ParsedOptions& parsed) {
   if (batch) refused.insert(refused.end(), std::begin(form_option_names), std::end(form_option_names));
   for (const char* name : refused)
     if (parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --prompt{}", name, data ? " without --data" : "");
+  if (batch && parsed.flag("special-tokens"))
+    throw Error(ErrorKind::usage, "--special-tokens needs --prompt or --data");
   for (const char* name : {"answers", "cache-rows", "root", "field"})
     if (!data && parsed.value(name)) throw Error(ErrorKind::usage, "--{} needs --data", name);
   return data ? Mode::data : batch ? Mode::batch : Mode::question;

@@ -206,6 +206,8 @@ void DataAnswers::submit(const SampleRequests::Opened& sample) {
   request.stop_rules.ignore_eos = how_.ignore_eos;
   request.form = how_.form;
   request.stops = parsed_.values("stop");
+  request.shows_special_tokens |= parsed_.flag("special-tokens");
+  request.spells_special_tokens = parsed_.flag("special-tokens");
   waiting_.push_back(std::make_shared<SampleAnswer>(completion_, sample.key, std::move(asked.expected)));
   if (!answering_->service.submit(std::move(request), waiting_.back()))
     throw Error(ErrorKind::internal, "more than {} samples wait for answers", most_ahead);

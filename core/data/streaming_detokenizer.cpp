@@ -1,5 +1,6 @@
 #include "data/streaming_detokenizer.h"
 
+#include "data/own_template.h"
 #include "data/unicode.h"
 
 #include <algorithm>
@@ -22,6 +23,16 @@ size_t complete_utf8_end(std::string_view text) {
 }
 
 } // namespace
+
+std::vector<std::string> special_texts(const Tokenizer& tokenizer) {
+  std::vector<std::string> texts;
+  for (size_t id = 0; id < tokenizer.size(); ++id)
+    if (const auto token = static_cast<TokenId>(id); tokenizer.has(token) && tokenizer.is_special(token))
+      texts.push_back(tokenizer.bytes_of(token));
+  for (const char* name : {"bos_token", "eos_token", "pad_token"})
+    if (const auto text = named_special_token(tokenizer.folder(), name)) std::erase(texts, *text);
+  return texts;
+}
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::span<const std::string> shown)
     : tokenizer_(tokenizer) {

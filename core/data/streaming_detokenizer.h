@@ -8,6 +8,10 @@
 
 namespace fvlm {
 
+// The special tokens that are part of what some models read and answer, as Granite Docling's of a page's parts: all but
+// those that tokenizer_config.json names as the beginning, the end or the padding of a text.
+std::vector<std::string> special_texts(const Tokenizer& tokenizer);
+
 class StreamingDetokenizer {
  public:
   // The tokenizer must outlive it. `shown`: texts that are shown though they are special tokens.

@@ -53,8 +53,10 @@ struct AnswerJob {
 };
 
 struct RunningAnswer {
-  RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer)
-      : job(std::move(of)), number(at), text(tokenizer, shown(*job)), stops(job->request.stops) {
+  // `special`: the tokenizer's special_texts().
+  RunningAnswer(std::shared_ptr<AnswerJob> of, int64_t at, const Tokenizer& tokenizer,
+                const std::vector<std::string>& special)
+      : job(std::move(of)), number(at), text(tokenizer, shown(*job, special)), stops(job->request.stops) {
     if (job->prompt.thinking.tags) thoughts.emplace(job->prompt.thinking);
     if (const ToolCallForm* form = form_of(*job)) calls.emplace(*form, &job->request.tools->list);
   }
@@ -63,10 +65,11 @@ struct RunningAnswer {
   static const ToolCallForm* form_of(const AnswerJob& job) {
     return job.request.tools && !job.request.tools->only ? job.prompt.tool_calls : nullptr;
   }
-  // Texts of thoughts and calls that are special tokens.
-  static std::vector<std::string> shown(const AnswerJob& job) {
+  // Texts of thoughts and calls that are special tokens, and others that the request wants to see.
+  static std::vector<std::string> shown(const AnswerJob& job, const std::vector<std::string>& special) {
     std::vector<std::string> texts;
-    if (const ThoughtTags* const tags = job.prompt.thinking.tags) texts = {tags->begin, tags->end};
+    if (job.request.shows_special_tokens) texts = special;
+    if (const ThoughtTags* const tags = job.prompt.thinking.tags) texts.insert(texts.end(), {tags->begin, tags->end});
     if (const ToolCallForm* const form = form_of(job)) {
       texts.insert(texts.end(), {form->begin, form->end});
       texts.insert(texts.end(), form->marks.begin(), form->marks.end());

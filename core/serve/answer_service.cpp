@@ -281,7 +281,7 @@ void AnswerService::add(const Job& job, infer::Prompt prompt) {
       if (request.form)
         prompt.constraint = std::make_shared<grammar::TokenConstraint>(
             recent_texts_.of(token_table_, request.form), prompts_.preface_of(job->prompt.thinking), std::move(call));
-      auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_);
+      auto running = std::make_shared<RunningAnswer>(job, answer, tokenizer_, prompts_.special());
       running->stopped = request.max_tokens == 0;
       prompt.sampling.answer = static_cast<uint64_t>(request.first_answer + answer);
       const bool echoes_logprobs = request.echo && request.top_logprobs;

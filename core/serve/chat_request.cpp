@@ -105,6 +105,7 @@ ChatRequest common(const RequestFields& fields, std::string_view body, const Req
   }
   request.attention = fields.flag("attention");
   request.includes_thoughts = !fields.find("include_reasoning") || fields.flag("include_reasoning");
+  request.shows_special_tokens = fields.find("skip_special_tokens") && !fields.flag("skip_special_tokens");
   request.answers = fields.integer("n", 1, limits.most_answers).value_or(1);
   const int64_t fewest = request.echo ? 0 : 1;
   request.max_tokens = max_tokens_of(fields, form, fewest, limits);

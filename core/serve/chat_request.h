@@ -83,6 +83,8 @@ struct ChatRequest {
   std::shared_ptr<const nlohmann::json> template_variables = {}; // see TemplateValues
   std::string reasoning_effort; // which turns thinking on or off, unless a variable does; empty: as the template has it
   bool includes_thoughts = true;                  // in the answer
+  bool shows_special_tokens = false;              // in the answer: special_texts()
+  bool spells_special_tokens = false;             // what the turns spell of them is the token
   std::shared_ptr<const OfferedTools> tools = {}; // null: none
   std::optional<RequestVideo> video;              // for which <video> stands
   std::optional<PromptFrames> frames;             // in place of `images`, where they are prepared already

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "data/media/write_image.h"
+#include "data/streaming_detokenizer.h"
 #include "data/video_text.h"
 #include "data/visual_marks.h"
 #include "serve/call_grammar.h"
@@ -59,6 +60,7 @@ PromptFrames prompt_frames(const MediaFile& media, const FramePreparation& prepa
 
 PromptWriter::PromptWriter(const Tokenizer& tokenizer, const plan::VisualRows& visual_rows, PromptSettings settings)
     : tokenizer_(tokenizer), visual_rows_(visual_rows), settings_(std::move(settings)), embedding_tokens_(tokenizer),
+      special_(special_texts(tokenizer)),
       chat_with_tools_(settings_.chat_template ? std::nullopt : chatml_with_tools(tokenizer, visual_rows)) {
   try {
     chat_.emplace(tokenizer, visual_rows, settings_.chat_template);
@@ -253,6 +255,10 @@ WrittenPrompt PromptWriter::write(const ChatRequest& request) const {
   if (settings_.preparation.has_tile_text())
     add_tile_texts(marked, tokenizer_, settings_.preparation.tile_form(), shown.tiles);
   std::vector<Turn> turns = request.turns;
+  const std::vector<std::string_view> spelled(special_.begin(), special_.end());
+  if (request.spells_special_tokens)
+    for (Turn& turn : turns)
+      if (turn.tokens.empty()) turn.tokens = spelled;
   if (!shown.video_text.empty()) write_video(turns, shown.video_text, request.video.has_value());
   if (!visual_rows_.in_place)
     for (Turn& turn : turns)

@@ -53,6 +53,7 @@ class PromptWriter {
   WrittenPrompt write(const ChatRequest& request) const;
   // By which chats without tools turn thinking on and off; nothing: the model's template has none.
   std::optional<ThinkingSwitch> thinking_switch() const { return chat_ ? chat_->thinking_switch() : std::nullopt; }
+  const std::vector<std::string>& special() const { return special_; } // special_texts() of the tokenizer
   // What stands before a text of a given form.
   grammar::Preface preface_of(const Thinking& thinking) const;
   // Throws Error(usage) at `field` for tokens that the model's tokenizer does not have. [any thread]
@@ -84,6 +85,7 @@ class PromptWriter {
   std::optional<ChatTemplate> chat_;
   std::optional<Error> no_chat_; // why there is none
   EmbeddingTokens embedding_tokens_;
+  const std::vector<std::string> special_;
   const std::optional<ChatTemplate> chat_with_tools_; // where `chat_` has no place for them
 };
 

@@ -37,7 +37,7 @@ bool asks_for_nothing(const std::string& name, const Json& value) {
       {"reasoning_format", "auto"},
       {"reasoning_format", "deepseek"},
   };
-  if (name == "skip_special_tokens" || name == "add_generation_prompt") return value == Json(true);
+  if (name == "add_generation_prompt") return value == Json(true);
   const auto [first, last] = usual.equal_range(name);
   return value == Json(false) || value == Json("") || value == Json{{"type", "text"}} ||
          (value.is_structured() && value.empty()) ||
@@ -226,9 +226,8 @@ void refuse_unsupported(const RequestFields& fields, ApiForm form) {
   if (form == ApiForm::completion) fields.refuse({"tools", "tool_choice"});
   // vLLM's and SGLang's
   fields.refuse({"regex", "ebnf", "allowed_token_ids", "use_beam_search", "length_penalty", "prompt_logprobs",
-                 "truncate_prompt_tokens", "include_stop_str_in_output", "skip_special_tokens", "structural_tag",
-                 "stop_regex", "no_stop_trim", "logits_processors", "custom_logit_processor",
-                 "guided_whitespace_pattern", "thinking_token_budget"});
+                 "truncate_prompt_tokens", "include_stop_str_in_output", "structural_tag", "stop_regex", "no_stop_trim",
+                 "logits_processors", "custom_logit_processor", "guided_whitespace_pattern", "thinking_token_budget"});
   // llama.cpp's
   fields.refuse({"typical_p", "dynatemp_range", "xtc_probability", "dry_multiplier", "top_n_sigma", "mirostat",
                  "thinking_budget_tokens", "reasoning_format"});

@@ -7,7 +7,7 @@ import json
 import shutil
 import unittest
 
-from picture_questions import PROMPTS, answer, engine, folder, inputs_of, loaded, make, run, write_clip
+from picture_questions import PROMPTS, TOKENS, answer, engine, folder, inputs_of, loaded, make, run, write_clip
 from cell_tuning import CellPictures, CellTraining, write_questions
 from transformers.models.granite_docling.image_processing_pil_granite_docling import GraniteDoclingImageProcessorPil
 from transformers.models.granite_docling.processing_granite_docling import GraniteDoclingProcessor
@@ -75,6 +75,24 @@ class Generation(GraniteDocling, unittest.TestCase):
             inputs = inputs_of(processor_with(self.processor.tokenizer, **rule), PROMPTS[0], [f"{number}.png"])
             self.assertEqual(self.frames_in(inputs), frames)
             self.expect_same(answer("spread.model", "--image", f"{number}.png", "--prompt", PROMPTS[0]), loaded("hf"), inputs)
+
+    def test_special_tokens_are_read_and_shown_on_request(self):
+        words, shown = self.processor.tokenizer, set()
+        for number, prompt in enumerate(("<doctag> Which number?", "Which number<doctag>", "<image>A <doctag>", "<doctag><doctag>", "Which?")):
+            picture = f"{number}.png"
+            inputs = inputs_of(self.processor, prompt, [picture])
+            ours = answer("model", "--image", picture, "--prompt", prompt, "--special-tokens")
+            self.expect_same(ours, loaded("hf"), inputs)
+            special = set(words.all_special_ids) | set(words.added_tokens_decoder)
+            shown |= special & set(ours["ids"]) - {words.eos_token_id}
+            self.assertEqual(ours["text"], words.decode([id for id in ours["ids"] if id != words.eos_token_id], skip_special_tokens=False))
+            (folder / "asked.jsonl").write_text(json.dumps({"user": prompt, "images": [picture]}) + "\n")
+            (folder / "answers.jsonl").unlink(missing_ok=True)
+            run(engine, "generate", "model", "--data", "asked.jsonl", "--answers", "answers.jsonl", "--max-tokens", TOKENS, "--ignore-eos", "--special-tokens")
+            self.assertEqual(json.loads((folder / "answers.jsonl").read_text())["answer"], ours["text"])
+        self.assertGreater(len(shown), 0, "some answer has a special token")
+        usual = answer("model", "--image", "0.png", "--prompt", "<doctag> Which number?")
+        self.assertGreater(usual["prompt"], len("<doctag> Which number?"))
 
 
 class Training(GraniteDocling, CellTraining, unittest.TestCase):

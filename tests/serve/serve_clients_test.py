@@ -152,7 +152,7 @@ class Messages(Asked):
             with self.subTest(words):
                 self.assertIn(words, self.refusal(user("Hi"), message, user(QUESTION)))
         for name, value in {"add_generation_prompt": False, "continue_final_message": True, "chat_template": "{{ x }}", "documents": [{}], "regex": "a",
-                            "skip_special_tokens": False, "allowed_token_ids": [3], "truncate_prompt_tokens": 4, "use_beam_search": True}.items():
+                            "allowed_token_ids": [3], "truncate_prompt_tokens": 4, "use_beam_search": True}.items():
             self.assertIn(f"{name}: this server does not support it", self.refusal(**{name: value}))
         self.assertIn("response_format makes an answer fit a JSON schema", self.refusal(tools=[call]))
 

@@ -161,6 +161,15 @@ class WholeModels(unittest.TestCase):
     def test_granite_docling_shares_pages_of_tiles_with_their_deepstack(self):
         self.check("granite-docling.model")
 
+    def test_special_tokens_of_an_answer_are_shown_on_request(self):
+        asked = [(prompt, (file,)) for file in PICTURES for prompt in ("<image>What is this?", "Is this <image> a cat?", "<image>A cat?", "What <image> is it?")]
+        shown, left_out = (generated_together("granite-docling.model", asked, *options) for options in (("--special-tokens",), ()))
+        self.assertNotEqual(shown, left_out)
+        with Server(model="granite-docling.model") as server:
+            for (prompt, files), whole, text in zip(asked, shown, left_out, strict=True):
+                self.assertEqual(server.ask(content_of(prompt, *files), max_tokens=12, skip_special_tokens=False), whole)
+                self.assertEqual(server.ask(content_of(prompt, *files), max_tokens=12, skip_special_tokens=True), text)
+
     def test_llava_next_reads_the_tiles_of_pictures(self):
         self.check("llava-next.model")
 
